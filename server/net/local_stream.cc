@@ -15,7 +15,6 @@
 
 namespace teletensor::server {
 
-using core::Code;
 using core::MutexLock;
 using core::Status;
 
@@ -39,7 +38,8 @@ bool has_message(std::string_view bytes) {
 
 LocalStream::LocalStream(LocalStreams& streams, std::uint64_t number, int socket,
                          std::uint64_t attach, StreamShares::Place place)
-    : streams_(streams),
+    : RunCall(streams.leases_),
+      streams_(streams),
       number_(number),
       socket_(socket),
       attach_(attach),
@@ -48,15 +48,7 @@ LocalStream::LocalStream(LocalStreams& streams, std::uint64_t number, int socket
 LocalStream::~LocalStream() { ::close(socket_); }
 
 void LocalStream::start(LeaseRef lease) {
-  std::string word;
-  Status status =
-      core::with_memory("a stream", [&] { return lease->join(weak_from_this(), attach_, &word); });
-  if (status.ok()) {
-    MutexLock lock(mutex_);
-    lease_ = std::move(lease);
-  } else {
-    finish({std::move(status), std::move(word)});
-  }
+  join(std::move(lease), weak_from_this(), attach_);
   pump();
   MutexLock lock(mutex_);
   handling_ = false;
@@ -78,47 +70,30 @@ void LocalStream::on_event() {
   arm();
 }
 
-LeaseRef LocalStream::lease() const {
-  MutexLock lock(mutex_);
-  return finish_wanted_ ? nullptr : lease_;
-}
-
 bool LocalStream::read() {
   char bytes[kReadBytes];
   for (int i = 0; i < kReads; ++i) {
-    const LeaseRef lease = this->lease();
+    LeaseRef lease;
+    {
+      MutexLock lock(mutex_);
+      if (!finish_wanted_) lease = lease_;
+    }
     if (!lease || !lease->readable()) return true;
-    std::string_view rest = received_;
-    if (!has_message(rest)) {
+    if (!has_message(received_)) {
       const ssize_t n = recv(socket_, bytes, sizeof bytes, MSG_DONTWAIT);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && errno == EAGAIN) return true;
       if (n <= 0) return false;
-      const std::string_view arrived(bytes, static_cast<std::size_t>(n));
-      if (received_.empty()) {
-        rest = arrived;
-      } else {
-        const Status kept = core::with_memory("a frame", [&] {
-          received_.append(arrived);
-          return Status();
-        });
-        if (!kept.ok()) streams_.leases_.end(*lease, kept, "protocol");
-        rest = received_;
-      }
-    }
-    const std::size_t before = rest.size();
-    const bool own = rest.data() == received_.data() && !received_.empty();
-    while (lease->readable() && consume(*lease, rest)) {
-    }
-    if (own) {
-      received_.erase(0, before - rest.size());
-    } else {
       const Status kept = core::with_memory("a frame", [&] {
-        received_.assign(rest);
+        received_.append(bytes, static_cast<std::size_t>(n));
         return Status();
       });
-      if (!kept.ok()) streams_.leases_.end(*lease, kept, "protocol");
+      if (!kept.ok()) leases_.end(*lease, kept, "protocol");
     }
+    std::string_view rest = received_;
+    while (lease->readable() && consume(*lease, rest)) {
+    }
+    received_.erase(0, received_.size() - rest.size());
   }
   return true;
 }
@@ -126,59 +101,25 @@ bool LocalStream::read() {
 bool LocalStream::consume(Lease& lease, std::string_view& bytes) {
   if (bytes.size() < sizeof(wire::LocalHeader)) return false;
   const wire::LocalHeader header = header_of(bytes);
-  const std::size_t most = streams_.leases_.limits().frame.bytes;
+  const std::size_t most = leases_.limits().frame.bytes;
   if (header.kind != wire::LocalHeader::kMessage || header.size > most) {
-    streams_.leases_.end(lease,
-                         core::invalid("a frame of " + std::to_string(header.size) +
-                                       " bytes; the maximum is " + std::to_string(most)),
-                         "protocol");
+    leases_.end(lease,
+                core::invalid("a frame of " + std::to_string(header.size) +
+                              " bytes; the maximum is " + std::to_string(most)),
+                "protocol");
     return false;
   }
   if (!has_message(bytes)) return false;
   const std::string_view frame = bytes.substr(sizeof header, header.size);
   bytes.remove_prefix(sizeof header + header.size);
   const Status status = core::with_memory("a frame", [&] { return lease.submit(this, frame); });
-  if (!status.ok()) streams_.leases_.end(lease, status, "protocol");
+  if (!status.ok()) leases_.end(lease, status, "protocol");
   return status.ok();
-}
-
-void LocalStream::detach(const char* how) {
-  finish({});
-  LeaseRef lease;
-  {
-    MutexLock lock(mutex_);
-    lease = lease_;
-  }
-  if (lease && !lease->detach(this)) {
-    streams_.leases_.end(*lease, Status(Code::kCancelled, how), "connection");
-  }
-}
-
-void LocalStream::finish(Ending ending) {
-  MutexLock lock(mutex_);
-  if (std::exchange(finish_wanted_, true)) return;
-  answer_ = std::move(ending);
-}
-
-void LocalStream::lease_ended(const Ending& ending) {
-  finish(ending);
-  pump();
 }
 
 void LocalStream::abandon() {
   shutdown(socket_, SHUT_RDWR);  // What is unsent can then not be sent, which closes the stream.
   pump();
-}
-
-void LocalStream::wake() {
-  pump();
-  MutexLock lock(mutex_);
-  arm();
-}
-
-Clock::time_point LocalStream::stalled_since() const {
-  MutexLock lock(mutex_);
-  return writing_ ? write_began_ : Clock::time_point{};
 }
 
 void LocalStream::pump() {
@@ -196,11 +137,11 @@ bool LocalStream::step() {
     if (broken_) unsent_.clear();
     if (!writing_) write_began_ = Clock::now();
     writing_ = !unsent_.empty();
+    arm();
     if (broken_ || (end_sent_ && !writing_)) {
       if (finish_wanted_) close();
       return false;
     }
-    arm();
     if (writing_) return false;
     if (finish_wanted_) {
       answer = answer_;
@@ -230,7 +171,7 @@ bool LocalStream::send_progress(Lease& lease) {
     return Status();
   });
   // The report for the client is lost, so the session must end.
-  if (!status.ok()) streams_.leases_.end(lease, status, "protocol");
+  if (!status.ok()) leases_.end(lease, status, "protocol");
   return some || !status.ok();
 }
 

@@ -12,10 +12,11 @@
 #include "engine/core/mutex.h"
 #include "server/base/serial_executor.h"
 #include "server/net/local_streams.h"
+#include "server/session/run_call.h"
 
 namespace teletensor::server {
 
-class LocalStream final : public LeaseCall, public std::enable_shared_from_this<LocalStream> {
+class LocalStream final : public RunCall, public std::enable_shared_from_this<LocalStream> {
  public:
   // Owns `socket`, which does not block.
   LocalStream(LocalStreams& streams, std::uint64_t number, int socket, std::uint64_t attach,
@@ -30,10 +31,8 @@ class LocalStream final : public LeaseCall, public std::enable_shared_from_this<
   int socket() const { return socket_; }
 
   // LeaseCall
-  void lease_ended(const Ending& ending) override;
   void abandon() override;
-  void wake() override;
-  Clock::time_point stalled_since() const override;
+  void wake() override { pump(); }
 
  private:
   // Reads and submits frames until nothing has arrived, the session is busy with a frame, or other
@@ -42,15 +41,12 @@ class LocalStream final : public LeaseCall, public std::enable_shared_from_this<
   // Submits the first frame of `bytes` if it is complete, and removes it from `bytes`. Returns
   // false if there is no complete frame or if the lease was ended by an invalid one.
   bool consume(Lease& lease, std::string_view& bytes);
-  void detach(const char* how);
-  void finish(Ending ending);
-  void pump();
+  void pump() override;
   bool step();
   bool send_progress(Lease& lease);
   // Sends as much as the socket takes; the rest waits in unsent_.
   void send(std::uint32_t kind, std::string_view bytes);
   void send_rest();
-  LeaseRef lease() const;
   void close() TT_REQUIRES(mutex_);
   // Makes the socket report what the stream waits for.
   void arm() TT_REQUIRES(mutex_);
@@ -70,16 +66,11 @@ class LocalStream final : public LeaseCall, public std::enable_shared_from_this<
   bool end_sent_ = false;  // Whether the last message is sent or in unsent_.
   bool broken_ = false;    // Whether the client takes nothing more.
 
-  mutable core::Mutex mutex_;
-  LeaseRef lease_ TT_GUARDED_BY(mutex_);
+  // ---- guarded by mutex_
   bool handling_ TT_GUARDED_BY(mutex_) = true;  // Whether a thread is inside start() or on_event().
   std::uint32_t armed_ TT_GUARDED_BY(mutex_) = 0;   // The events that the socket reports.
   bool frame_waits_ TT_GUARDED_BY(mutex_) = false;  // Whether received_ has a complete frame.
-  bool writing_ TT_GUARDED_BY(mutex_) = false;      // Whether unsent_ has bytes.
-  Clock::time_point write_began_ TT_GUARDED_BY(mutex_);
-  bool finish_wanted_ TT_GUARDED_BY(mutex_) = false;
   bool closed_ TT_GUARDED_BY(mutex_) = false;
-  Ending answer_ TT_GUARDED_BY(mutex_);
 };
 
 }  // namespace teletensor::server

@@ -18,7 +18,8 @@ using core::Result;
 
 namespace {
 
-// More threads than cores, so that a client need not wait until frames of others are decoded.
+// There are more threads than cores, so that a client need not wait until the frames of other
+// clients are decoded.
 constexpr unsigned kMinThreads = 4, kMaxThreads = 16;
 constexpr std::uint64_t kStopNumber = 0;  // Streams are numbered from 1.
 

@@ -2,49 +2,37 @@
 #include <utility>
 
 #include "server/base/serial_executor.h"
+#include "server/session/run_call.h"
 #include "server/session/streams.h"
 
 namespace teletensor::server {
 
-using core::Code;
 using core::MutexLock;
 using core::Status;
 
 namespace {
 
 class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                        public LeaseCall,
+                        public RunCall,
                         public std::enable_shared_from_this<RunStream> {
  public:
   RunStream(grpc::CallbackServerContext* context, Leases& leases, StreamShares::Place place)
-      : context_(context),
-        leases_(leases),
+      : RunCall(leases),
+        context_(context),
         place_(std::move(place)),
         attach_(number_of(*context, "teletensor-attach")) {}
 
   void start(LeaseRef lease) noexcept {
     self_ = shared_from_this();
     if (attach_ == 0) attach_ = lease->client.attach_counter;
-    std::string word;
-    Status status = core::with_memory(
-        "a stream", [&] { return lease->join(weak_from_this(), attach_, &word); });
-    if (status.ok()) {
-      MutexLock lock(mutex_);
-      lease_ = std::move(lease);
-    } else {
-      finish({std::move(status), std::move(word)});
-    }
+    join(std::move(lease), weak_from_this(), attach_);
     pump();
   }
 
   void OnReadDone(bool ok) noexcept override {
-    if (!ok) return detach("the client closed the stream");
+    if (!ok) return leave("the client closed the stream");
     const auto self = shared_from_this();  // Keeps the stream alive if the lease ends meanwhile.
-    LeaseRef lease;
-    {
-      MutexLock lock(mutex_);
-      lease = lease_;
-    }
+    const LeaseRef lease = this->lease();
     const Status status = core::with_memory("a frame", [&] { return consume(*lease); });
     if (!status.ok()) leases_.end(*lease, status, "protocol");
     {
@@ -63,18 +51,14 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     pump();
   }
 
-  void OnCancel() noexcept override { detach("the stream was cut"); }
+  void OnCancel() noexcept override { leave("the stream was cut"); }
 
   void OnDone() noexcept override {
-    detach("the stream is over");
+    leave("the stream is over");
     self_.reset();
   }
 
   // ---- LeaseCall
-  void lease_ended(const Ending& ending) override {
-    finish(ending);
-    pump();
-  }
   void abandon() override {
     {
       MutexLock lock(mutex_);
@@ -83,10 +67,6 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     pump();
   }
   void wake() override { pump(); }
-  Clock::time_point stalled_since() const override {
-    MutexLock lock(mutex_);
-    return writing_ ? write_began_ : Clock::time_point{};
-  }
 
  private:
   Status consume(Lease& lease) {
@@ -109,26 +89,12 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
   }
 
   // The client has disconnected or ended this stream.
-  void detach(const char* how) {
-    finish({});
-    LeaseRef lease;
-    {
-      MutexLock lock(mutex_);
-      lease = lease_;
-    }
-    if (lease && !lease->detach(this)) {
-      leases_.end(*lease, Status(Code::kCancelled, how), "connection");
-    }
+  void leave(const char* how) {
+    detach(how);
     pump();
   }
 
-  void finish(Ending ending) {
-    MutexLock lock(mutex_);
-    if (std::exchange(finish_wanted_, true)) return;
-    answer_ = std::move(ending);
-  }
-
-  void pump() {
+  void pump() override {
     // Keeps the stream alive, because Finish may call OnDone before it returns.
     const auto self = shared_from_this();
     serial_executor_.run([this] { return step(); });
@@ -205,7 +171,6 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
   }
 
   grpc::CallbackServerContext* const context_;  // gRPC's context of the call, valid until OnDone.
-  Leases& leases_;
   const StreamShares::Place place_;
   std::uint64_t attach_;             // Attach counter of the stream; constant after start().
   std::shared_ptr<RunStream> self_;  // Keeps the stream alive until OnDone.
@@ -213,16 +178,10 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
   grpc::ByteBuffer frame_;     // Buffer of the read in progress.
   grpc::ByteBuffer progress_;  // Buffer of the write in progress.
 
-  mutable core::Mutex mutex_;
-  LeaseRef lease_ TT_GUARDED_BY(mutex_);
   bool reading_ TT_GUARDED_BY(mutex_) = false;
-  bool writing_ TT_GUARDED_BY(mutex_) = false;
   bool broken_ TT_GUARDED_BY(mutex_) = false;
   bool cancel_wanted_ TT_GUARDED_BY(mutex_) = false;
-  bool finish_wanted_ TT_GUARDED_BY(mutex_) = false;
   bool finished_ TT_GUARDED_BY(mutex_) = false;
-  Clock::time_point write_began_ TT_GUARDED_BY(mutex_);
-  Ending answer_ TT_GUARDED_BY(mutex_);
 };
 
 }  // namespace

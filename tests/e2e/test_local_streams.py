@@ -61,7 +61,7 @@ def test_without_the_socket_it_is_grpc(start_daemon):
 
 
 def test_cuts_lose_nothing(start_daemon):
-    """The connection is cut at many places, within headers and frames, and the session goes on."""
+    """The connection is cut at many places, within headers and frames; the session continues."""
     import teletensor as tt
 
     daemon = start_daemon()

@@ -17,7 +17,7 @@ def plain(function):
 
 
 def result(function, *args, **keywords):
-    """What a call gives, as something that can be compared."""
+    """Returns the result or the error of a call in a form that can be compared."""
     try:
         made = function(*args, **keywords)
         return made if made is None else (made.dtype, str(made.device), tuple(made.shape), made.stride(),
