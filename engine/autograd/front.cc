@@ -1,6 +1,7 @@
 #include "engine/autograd/front.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <string>
 #include <unordered_map>
@@ -11,6 +12,7 @@
 #include "engine/autograd/graph.h"
 #include "engine/autograd/image.h"
 #include "engine/autograd/inventory.h"
+#include "engine/autograd/known_call.h"
 #include "engine/autograd/names.h"
 #include "engine/ops/verify.h"
 
@@ -342,7 +344,33 @@ class Front::Impl final : public Issuer {
     return {};
   }
 
-  Status run(program::Apply& c) {
+  Status run(program::Apply& c) { return run(c, nullptr); }
+
+  Status run(program::Repeated& c) {
+    const program::KnownApply& known = *c.known;
+    if (known.facts != nullptr && strangers_.empty()) {
+      std::array<Handle*, program::KnownApply::kMaxArguments> operands{};
+      const std::size_t count = known.apply.arguments.size();
+      bool found = true;
+      for (std::size_t i = 0; i < count; ++i) {
+        if (c.handles[i] == 0) continue;
+        operands[i] = names_.find(c.handles[i]);
+        found = found && operands[i] != nullptr;
+      }
+      const std::span<Handle* const> handles{operands.data(), count};
+      const auto& calls = static_cast<const KnownCalls&>(*known.facts);
+      const KnownCall* call = found ? calls.find(handles, sink_->interner().number()) : nullptr;
+      if (call != nullptr) {
+        names_.add(graph_.apply_known(*call, known.apply, handles));
+        return {};
+      }
+    }
+    program::Apply expanded = c.expanded();
+    return run(expanded, &known);
+  }
+
+  // Keeps what is needed to run `known` again, unless it is null.
+  Status run(program::Apply& c, const program::KnownApply* known) {
     if (c.op >= catalog_.size()) {
       return Status(Code::kNotFound, "op " + std::to_string(c.op) + " is not in the catalog");
     }
@@ -386,6 +414,10 @@ class Front::Impl final : public Issuer {
     TT_RETURN_IF_ERROR(graph_.apply(call, results));
     if (!def.mutates.empty()) return {};
     TT_RETURN_IF_ERROR(check_made(c, def, static_cast<int>(results.size())));
+    if (known != nullptr && KnownCalls::may_know(def, call.arguments, results)) {
+      if (known->facts == nullptr) known->facts = std::make_unique<KnownCalls>();
+      static_cast<KnownCalls&>(*known->facts).learn(call, def, *results[0], sink_->interner());
+    }
     for (HandleRef& h : results) names_.add(std::move(h));
     return {};
   }

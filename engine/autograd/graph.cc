@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/autograd/known_call.h"
 #include "engine/ops/sizes.h"
 
 namespace teletensor::autograd {
@@ -361,6 +362,15 @@ Status Graph::apply(const Call& call, Handles& results) {
     }
   }
   return {};
+}
+
+HandleRef Graph::apply_known(const KnownCall& known, const program::Apply& apply,
+                             std::span<Handle* const> operands) {
+  const Layout layout = known.result();
+  HandleRef h = make(layout, new_value(layout, known.elements()), known.elements());
+  Instruction& instruction = sink_->instruction(seq_);
+  known.fill(apply, operands, *h, sink_->interner(), instruction);
+  return h;
 }
 
 Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& context,

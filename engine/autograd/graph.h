@@ -18,6 +18,7 @@
 #include "engine/autograd/front.h"
 #include "engine/core/geometry.h"
 #include "engine/core/inline_vector.h"
+#include "engine/core/recycled.h"
 #include "engine/core/ref.h"
 #include "engine/core/status.h"
 #include "engine/ops/op.h"
@@ -29,6 +30,7 @@ namespace teletensor::autograd {
 class Callable;
 class Graph;
 class Handle;
+class KnownCall;
 class Node;
 using HandleRef = core::Ref<Handle>;
 using Handles = core::InlineVector<HandleRef, 1>;
@@ -83,7 +85,7 @@ class Clock : public core::Counted {
 };
 
 // One storage. On the client `value` is null.
-class Cell final : public Clock {
+class Cell final : public Clock, public core::Recycled<Cell> {
  public:
   Cell(std::int64_t bytes, program::ValueRef value) : bytes(bytes), value(std::move(value)) {}
   const std::int64_t bytes;  // in bytes, because its handles may have several dtypes
@@ -135,6 +137,9 @@ class Handle final : public GraphObject {
   std::vector<HookId> post_hooks;  // hooks of a leaf that run after its .grad was written
   void* owner = nullptr;           // the client's Python object; not reference-counted
   bool inference = false;  // created in inference mode: it cannot be saved, nor require grad
+  // The geometry in the interner with this number; of no meaning if that is not the queue's.
+  const core::Geometry* interned = nullptr;
+  std::uint64_t interner = 0;
   // On a client: what its function transforms know about this tensor.
   core::Ref<core::Counted> extra;
   std::uint64_t visit = 0;  // scratch space of the Backward search
@@ -282,6 +287,10 @@ class Graph {
   // Runs an op out of place: ops that compute, views, and ops that mutate lists of tensors, whose
   // results are the mutated handles.
   core::Status apply(const Call& call, Handles& results);
+  // Runs an op out of place like apply(), with the results of an earlier inference. Precondition:
+  // known.fits(operands), and this is the daemon's front end.
+  HandleRef apply_known(const KnownCall& known, const program::Apply& apply,
+                        std::span<Handle* const> operands);
   // Runs an op in place: it overwrites argument 0, which is also the result.
   core::Status apply_inplace(const Call& call);
   // Runs a program on inputs; `results` are the new handles. Nothing is recorded on the tape.

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <deque>
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -93,7 +92,7 @@ class Names {
       --live_chunks_;
     }
     while (!chunks_.empty() && !chunks_.front() && next_ - first_ >= kChunk) {
-      chunks_.pop_front();
+      chunks_.erase(chunks_.begin());
       first_ += kChunk;
     }
     return true;
@@ -107,7 +106,7 @@ class Names {
     std::array<HandleRef, kChunk> handles;
     std::size_t alive = 0;
   };
-  std::deque<std::unique_ptr<Chunk>> chunks_;
+  std::vector<std::unique_ptr<Chunk>> chunks_;
   HandleId first_ = 1, next_ = 1;
   std::size_t alive_ = 0;
   std::size_t live_chunks_ = 0;

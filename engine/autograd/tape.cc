@@ -386,6 +386,7 @@ Status Graph::set_data(Handle& h, Handle& other) {
   if (only && other.cell.get() != h.cell.get()) h.cell->value = nullptr;
   h.cell = other.cell;
   h.layout = other.layout;
+  h.interner = 0;
   return {};
 }
 

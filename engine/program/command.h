@@ -5,14 +5,19 @@
 // `proto/wire` encodes and decodes exactly these structs.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "engine/core/attributes.h"
 #include "engine/core/geometry.h"
 #include "engine/core/inline_vector.h"
+#include "engine/core/ref.h"
 #include "engine/core/status.h"
 #include "engine/program/instruction.h"
 
@@ -234,8 +239,40 @@ struct Refused {
   friend bool operator==(const Refused&, const Refused&) = default;
 };
 
-using Command = std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad,
-                             SetData, Raise, Release, Forget, Taken, Keep, Define, Call, Undefine,
-                             Publish, Published, Join, Leave, Refused>;
+// An Apply that a session has sent several times, without its handles. It makes one new handle.
+// Shared by the frames that are queued.
+class KnownApply : public core::Shared {
+ public:
+  static constexpr std::size_t kMaxArguments = 4;
+  // What the front end has derived from the instruction. It contains no reference to a handle or a
+  // value, so any thread may destroy it.
+  class Facts {
+   public:
+    virtual ~Facts() = default;
+  };
+  explicit KnownApply(Apply apply) : apply(std::move(apply)) {}
+
+  const Apply apply;
+  mutable std::unique_ptr<Facts> facts;  // belongs to the front end of the session
+};
+
+// A KnownApply with handles. Not on the wire: the frame contains an Apply.
+struct Repeated {
+  core::Ref<const KnownApply> known;
+  std::array<HandleId, KnownApply::kMaxArguments> handles{};  // 0 for an argument of another kind
+
+  Apply expanded() const {
+    Apply apply = known->apply;
+    for (std::size_t i = 0; i < apply.arguments.size(); ++i) {
+      apply.arguments[i].handle = handles[i];
+    }
+    return apply;
+  }
+  friend bool operator==(const Repeated&, const Repeated&) = default;
+};
+
+using Command = std::variant<Apply, Repeated, Constant, Uploaded, Fetch, Backward, Saved, SetFlag,
+                             SetGrad, SetData, Raise, Release, Forget, Taken, Keep, Define, Call,
+                             Undefine, Publish, Published, Join, Leave, Refused>;
 
 }  // namespace teletensor::program

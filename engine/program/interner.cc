@@ -1,5 +1,6 @@
 #include "engine/program/interner.h"
 
+#include <atomic>
 #include <bit>
 #include <random>
 
@@ -57,6 +58,11 @@ bool same(const core::Attributes& a, const core::Attributes& b) {
 }
 
 }  // namespace
+
+std::uint64_t Interner::next_number() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
 
 template <class T>
 template <class Same>

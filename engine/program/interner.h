@@ -25,6 +25,8 @@ class Interner {
            attributes_.items.size() * (sizeof(core::Attributes) + kPerItem);
   }
   std::size_t size() const { return geometries_.items.size() + attributes_.items.size(); }
+  // Differs between all interners of the process, also from one that was destroyed.
+  std::uint64_t number() const { return number_; }
 
  private:
   static constexpr std::uint64_t kPerItem = 16;  // an item's hash, and its places in the table
@@ -38,6 +40,9 @@ class Interner {
     const T* find_or_add(std::uint64_t hash, const T& item, Same&& same);
   };
 
+  static std::uint64_t next_number();
+
+  const std::uint64_t number_ = next_number();
   Table<core::Geometry> geometries_;
   Table<core::Attributes> attributes_;
   core::Attributes none_;

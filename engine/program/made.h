@@ -10,6 +10,7 @@ namespace teletensor::program {
 
 inline std::uint32_t usual_made(const Command& command) {
   if (const auto* apply = std::get_if<Apply>(&command)) return apply->inplace ? 0 : 1;
+  if (std::holds_alternative<Repeated>(command)) return 1;
   if (const auto* backward = std::get_if<Backward>(&command)) return backward->made;
   if (const auto* call = std::get_if<Call>(&command)) return call->made;
   return std::holds_alternative<Constant>(command) || std::holds_alternative<Uploaded>(command) ||

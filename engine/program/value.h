@@ -12,6 +12,7 @@
 #include <string>
 
 #include "engine/core/dtype.h"
+#include "engine/core/recycled.h"
 #include "engine/core/ref.h"
 #include "engine/core/status.h"
 
@@ -23,7 +24,7 @@ struct Failure {
   core::Status status;
 };
 
-class Value : public core::Shared {
+class Value final : public core::Shared, public core::Recycled<Value> {
  public:
   Value(core::DType dtype, core::Device device, std::int64_t elements)
       : dtype(dtype), device(device), elements(elements) {}
@@ -41,6 +42,10 @@ class Value : public core::Shared {
 
   // Set by the back end on the result of a collective: the storage was newly made for this value.
   bool received = false;
+
+  // Set by the back end while it runs a loop: the step that makes this value, if it is one of the
+  // values that the loop makes.
+  std::uint32_t loop_step = 0;
 
   // Set by the front end on values of a published tensor, before other sessions can see them. An
   // instruction that overwrites such a value writes into the shared storage itself, no matter how

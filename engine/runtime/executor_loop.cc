@@ -15,10 +15,8 @@ using program::Value;
 
 // The index of the step that makes the value; -1 if it comes from outside the loop.
 int Executor::LoopState::maker(const Value* value) const {
-  for (std::size_t s = 0; s < made.size(); ++s) {
-    if (made[s] == value) return static_cast<int>(s);
-  }
-  return -1;
+  const std::uint32_t step = value->loop_step;
+  return step < made.size() && made[step] == value ? static_cast<int>(step) : -1;
 }
 
 // The number of references that the loop's own steps have to a value.
@@ -78,7 +76,9 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
   const core::Geometry* layout = nullptr;
   for (const Instruction* instruction : instructions) {
     operands += instruction->operands.size();
-    loop.made.push_back(instruction->results[0].value.get());
+    Value& made = *instruction->results[0].value;
+    made.loop_step = static_cast<std::uint32_t>(loop.made.size());
+    loop.made.push_back(&made);
     if (device().backend().role(instruction->op) == LoopRole::kElement) {
       layout = instruction->results[0].geometry;
     }

@@ -178,6 +178,7 @@ bool makes_names(const program::Command& command) {
   if (const auto* refused = std::get_if<program::Refused>(&command)) return refused->made > 0;
   if (const auto* backward = std::get_if<program::Backward>(&command)) return backward->made > 0;
   return std::holds_alternative<program::Constant>(command) ||
+         std::holds_alternative<program::Repeated>(command) ||
          std::holds_alternative<program::Uploaded>(command) ||
          std::holds_alternative<program::Saved>(command) ||
          std::holds_alternative<program::Published>(command);
@@ -284,8 +285,12 @@ Status Session::consume_command() {
 
 // Returns true if the command may contain a collective or change a group.
 bool Session::may_meet(const program::Command& command) const {
-  if (const auto* apply = std::get_if<program::Apply>(&command)) {
-    return apply->op < catalog_.size() && catalog_.at(apply->op).collective;
+  const auto collective = [this](const program::Apply& apply) {
+    return apply.op < catalog_.size() && catalog_.at(apply.op).collective;
+  };
+  if (const auto* apply = std::get_if<program::Apply>(&command)) return collective(*apply);
+  if (const auto* repeated = std::get_if<program::Repeated>(&command)) {
+    return collective(repeated->known->apply);
   }
   return std::holds_alternative<program::Call>(command) ||
          std::holds_alternative<program::Backward>(command) ||

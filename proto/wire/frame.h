@@ -13,6 +13,7 @@
 #include "engine/core/status.h"
 #include "engine/program/command.h"
 #include "engine/program/made.h"
+#include "proto/wire/known_applies.h"
 #include "proto/wire/protocol.h"
 
 namespace teletensor::wire {
@@ -134,8 +135,9 @@ class FrameReader {
   bool thin() const { return thin_; }
 
   const FrameLimits& limits() const { return limits_; }
-  // After an error `frame` is in a valid but unspecified state.
-  core::Status read(std::string_view bytes, Frame& frame) const;
+  // After an error `frame` is in a valid but unspecified state. With `known`, an instruction that was
+  // read several times becomes a program::Repeated; these are not used for a thin client.
+  core::Status read(std::string_view bytes, Frame& frame, KnownApplies* known = nullptr) const;
 
  private:
   FrameLimits limits_;

@@ -49,6 +49,21 @@ Status at_command(std::size_t index, const Status& status) {
   return Status(status.code(), "frame: command " + std::to_string(index) + ": " + status.message());
 }
 
+// Appends the instruction if it is known. Returns false if it must be decoded.
+bool repeat(std::string_view body, KnownApplies& known, ReadContext& context,
+            std::vector<Command>& out) {
+  program::Repeated repeated;
+  std::size_t items = 0;
+  if (!known.find(body, context.next, repeated, items) ||
+      items > context.limits.items - context.items) {
+    return false;
+  }
+  context.items += items;
+  ++context.next;
+  out.emplace_back(std::move(repeated));
+  return true;
+}
+
 // Sets `canonical` to the canonical form of a command that was refused with `status`, or late if
 // that is ok. Returns false if there is no other form; `status` is then the reason, or ok if the
 // late refusal stands.
@@ -64,7 +79,8 @@ Status at_command(std::size_t index, const Status& status) {
 
 }  // namespace
 
-Status FrameReader::read(std::string_view bytes, Frame& frame) const {
+Status FrameReader::read(std::string_view bytes, Frame& frame, KnownApplies* known) const {
+  if (thin_) known = nullptr;
   frame.commands.clear();
   frame.first_seq = frame.first_id = frame.ack_upto = frame.attach_counter = frame.next_id = 0;
   if (bytes.size() > limits_.bytes) {
@@ -127,6 +143,7 @@ Status FrameReader::read(std::string_view bytes, Frame& frame) const {
       const bool whole = field == field::kCommands ? commands.bytes(body) : commands.skip(type);
       if (!whole) return core::internal("frame: changed");
     } while (field != field::kCommands);
+    if (known != nullptr && repeat(body, *known, context, frame.commands)) continue;
     const std::size_t items = context.items;
     const program::HandleId next = context.next;
     // The readers expect the canonical form; a command that they refuse may have another form.
@@ -146,6 +163,11 @@ Status FrameReader::read(std::string_view bytes, Frame& frame) const {
       }
       if (!status.ok()) return at_command(i, status);
       break;
+    }
+    if (known == nullptr) continue;
+    const auto* apply = std::get_if<program::Apply>(&frame.commands.back());
+    if (apply != nullptr && !apply->inplace && context.next == next + 1) {
+      known->decoded(*apply, context.items - items);
     }
   }
   frame.next_id = context.next;

@@ -65,7 +65,8 @@ class BodyWriter {
     at_ = put_field(at_, 3, f.describe);
     at_ = close_length(opened, at_);
   }
-  void operator()(const program::Refused&) {}  // only a reader makes this command
+  void operator()(const program::Refused&) {}   // only a reader makes this command
+  void operator()(const program::Repeated&) {}  // append() writes the Apply
   void operator()(const program::Backward& b) {
     char* opened = open(field::kBackward);
     handles(1, b.roots);
@@ -275,8 +276,11 @@ std::size_t items_of(const ApplyView& apply) {
 }
 
 std::size_t items_of(const Command& command) {
-  const auto* apply = std::get_if<Apply>(&command);
-  return apply != nullptr ? items_of(view_of(*apply)) : need_of(command).items;
+  if (const auto* apply = std::get_if<Apply>(&command)) return items_of(view_of(*apply));
+  if (const auto* repeated = std::get_if<program::Repeated>(&command)) {
+    return items_of(view_of(repeated->known->apply));
+  }
+  return need_of(command).items;
 }
 
 void FrameWriter::begin(std::uint64_t first_seq, program::HandleId first_id) {
@@ -456,6 +460,9 @@ void FrameWriter::append(const ApplyView& apply, std::uint32_t made) {
 
 void FrameWriter::append(const Command& command, std::uint32_t made) {
   if (const auto* apply = std::get_if<Apply>(&command)) return append(*apply, made);
+  if (const auto* repeated = std::get_if<program::Repeated>(&command)) {
+    return append(repeated->expanded(), made);
+  }
   const Need need = need_of(command);
   items_ += need.items;
   char* at = room(kFixed + need.items * kMaxVarint + need.bytes);

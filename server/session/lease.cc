@@ -86,7 +86,10 @@ double Lease::detached_seconds() const {
 
 Status Lease::submit(const LeaseCall* run, std::string_view bytes) {
   wire::Frame frame;
-  TT_RETURN_IF_ERROR(reader_.read(bytes, frame));
+  {
+    MutexLock lock(reading_);
+    TT_RETURN_IF_ERROR(reader_.read(bytes, frame, &known_));
+  }
   bool is_new = false;
   {
     MutexLock lock(mutex_);

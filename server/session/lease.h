@@ -263,6 +263,8 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
 
   Leases* const table_;
   const wire::FrameReader reader_;
+  core::Mutex reading_;  // two streams may read at the same time while one replaces the other
+  wire::KnownApplies known_ TT_GUARDED_BY(reading_);
   Outbox outbox_;
   Staging staging_;
   std::atomic<bool> consuming_{false};    // Whether the session is processing a frame.

@@ -1,10 +1,14 @@
 // Measures the cost of the engine per small instruction, without wire and client: one row per line,
 // in nanoseconds. "cpu" counts all threads, so it is also meaningful on a busy machine.
 //
-//   engine_bench [instructions]
+//   engine_bench [instructions] [row]
 //
 // "back" is the queue and the executor alone, with instructions made by hand (making them is timed
-// separately). "session" is commands through front and back, as the server submits them.
+// separately). "session" is commands through front and back, as the server submits them. "frames"
+// is the chain x * b + a in encoded frames, as a client sends it, with the releases. With `row`,
+// only the rows whose name contains it run. Counts of instructions do not depend on the load:
+//
+//   valgrind --tool=callgrind --separate-threads=yes engine_bench 100000 frames
 #include <time.h>
 
 #include <chrono>
@@ -18,6 +22,7 @@
 #include "engine/backends/sim/sim_backend.h"
 #include "engine/runtime/back.h"
 #include "engine/session/host.h"
+#include "proto/wire/frame.h"
 
 namespace {
 
@@ -242,13 +247,98 @@ void bench_session(long n, bool null_mode) {
               (cpu_ns() - cpu) / static_cast<double>(n));
 }
 
+// The frames of a client whose loop body is x = x * b + a, in frames of 256 ops. Releases are sent
+// in batches of eight, as clients send them.
+void bench_frames(long n) {
+  constexpr int kOps = 256;
+  std::vector<std::unique_ptr<runtime::Device>> list;
+  list.push_back(std::make_unique<runtime::Device>(
+      std::make_unique<backends::cpu::CpuBackend>(backends::cpu::make_kernels(ops::catalog())),
+      1u << 30, ops::catalog()));
+  Listener listener;
+  session::Host host(ops::catalog(), std::move(list), 1);
+  auto session = std::move(*host.open({}, &listener));
+  const wire::FrameReader reader;
+  wire::KnownApplies known;
+  wire::FrameWriter writer;
+  std::uint64_t seq = 1;
+  program::HandleId id = 1;
+  const core::Device cpu{core::DeviceKind::kCpu, 0};
+  static const ops::OpRef mul("mul"), add("add");
+  const core::Attributes of_mul = defaults(ops::catalog().at(mul)),
+                         of_add = defaults(ops::catalog().at(add));
+  Clock::duration submitting{};
+  const auto submit = [&] {
+    const std::string bytes(writer.finish(0, 1));
+    std::mutex mu;
+    std::condition_variable changed;
+    bool consumed = false;
+    const auto began = Clock::now();
+    wire::Frame frame;
+    if (const core::Status status = reader.read(bytes, frame, &known); !status.ok()) {
+      std::printf("refused: %s\n", status.message().c_str());
+      std::exit(1);
+    }
+    seq = frame.first_seq + frame.commands.size();
+    id = frame.next_id;
+    session->submit(frame.first_seq, frame.first_id, std::move(frame.commands),
+                    [&](core::Status status) {
+                      if (!status.ok()) std::printf("refused: %s\n", status.message().c_str());
+                      std::lock_guard<std::mutex> lock(mu);
+                      consumed = true;
+                      changed.notify_all();
+                    });
+    std::unique_lock<std::mutex> lock(mu);
+    changed.wait(lock, [&] { return consumed; });
+    submitting += Clock::now() - began;
+    writer.begin(seq, id);
+  };
+  writer.begin(seq, id);
+  for (int i = 0; i < 3; ++i) {
+    writer.append(program::Constant{core::DType::kF32, cpu, {8, 8}, std::string(256, '\0')}, 1);
+  }
+  submit();
+  program::HandleId last = 1;
+  program::Release release;
+  submitting = {};
+  const double cpu_before = cpu_ns();
+  for (long k = 0; k < n; k += kOps) {
+    for (int i = 0; i < kOps; ++i) {
+      const program::Argument arguments[] = {program::Argument::of(last),
+                                             program::Argument::of(i % 2 == 0 ? 2 : 3)};
+      const bool product = i % 2 == 0;
+      if (last > 3) release.handles.push_back(last);
+      last = writer.next_id();
+      writer.append(wire::ApplyView{product ? mul : add,
+                                    true,
+                                    false,
+                                    core::DType::kF32,
+                                    arguments,
+                                    {},
+                                    product ? of_mul : of_add},
+                    1);
+      if (release.handles.size() < 8) continue;
+      writer.append(program::Command(std::exchange(release, {})), 0);
+    }
+    submit();
+  }
+  listener.wait_for(seq - 1);
+  std::printf("frames, 8x8 x * b + a: consumer: %.0f ns, cpu: %.0f ns\n", ns_each(submitting, n),
+              (cpu_ns() - cpu_before) / static_cast<double>(n));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const long n = (argc > 1 ? std::atol(argv[1]) : 1000000) / 256 * 256;
+  const std::string only = argc > 2 ? argv[2] : "";
+  const auto runs = [&](const char* row) {
+    return std::string(row).find(only) != std::string::npos;
+  };
   for (bool null_mode : {true, false}) {
-    bench_executor(n, null_mode);
-    bench_back(n, null_mode);
-    bench_session(n, null_mode);
+    if (runs("executor")) bench_executor(n, null_mode);
+    if (runs("back")) bench_back(n, null_mode);
+    if (runs("session")) bench_session(n, null_mode);
   }
+  if (runs("frames")) bench_frames(n);
 }

@@ -61,7 +61,9 @@ void Daemon::frame(std::string_view bytes, wire::Progress& progress) {
   const memory::SessionTaskScope strand(owner_);
   progress_ = &progress;
   wire::Frame frame;
-  if (Status read = wire::FrameReader().read(bytes, frame); !read.ok()) bug(read.message());
+  if (Status read = wire::FrameReader().read(bytes, frame, &known_); !read.ok()) {
+    bug(read.message());
+  }
   if (frame.first_id != front_.next_id()) bug("client and daemon count handles differently");
   std::uint64_t seq = frame.first_seq;
   for (program::Command& command : frame.commands) {

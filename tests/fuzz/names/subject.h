@@ -14,6 +14,7 @@
 #include "clients/session/session.h"
 #include "engine/autograd/front.h"
 #include "engine/runtime/executor.h"
+#include "proto/wire/known_applies.h"
 
 namespace teletensor::fuzz {
 
@@ -49,6 +50,7 @@ class Daemon final : public autograd::Sink {
   program::Instruction pending_;
   bool has_pending_ = false;
   wire::Progress* progress_ = nullptr;
+  wire::KnownApplies known_;
   // the commands to be rebound after a failure, by root, until the error is raised
   std::map<std::uint64_t, std::vector<std::uint64_t>> rebinds_;
 };

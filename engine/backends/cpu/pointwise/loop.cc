@@ -1,9 +1,11 @@
 #include "engine/backends/cpu/pointwise/loop.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <forward_list>
 #include <string_view>
+#include <utility>
 
 #include "engine/backends/cpu/cpu_backend.h"
 #include "engine/backends/cpu/loops/loops.h"
@@ -55,6 +57,42 @@ class ElementOf final : public Element {
  private:
   const Machine<A> machine_;
   const std::byte* constants_[kMaxOperands] = {};
+};
+
+// An elementwise step whose operands and result have the compute type and the layout of the loop,
+// so that nothing is converted.
+class PlainElement final : public Element {
+ public:
+  // The base of an operand that the loop computes is null.
+  PlainElement(Inner inner, const Plan& plan, const char* const* bases, std::size_t operands,
+               std::int64_t size)
+      : inner_(inner),
+        functor_(plan.functor),
+        operands_(operands),
+        size_(size),
+        ns_(0.09 * plan.loops->cost * static_cast<double>(size) / 4) {
+    std::copy_n(bases, operands, bases_);
+  }
+  std::size_t constant_bytes() const override { return 0; }
+  void fill_constants(std::int64_t, std::byte*) override {}
+  std::int64_t length(std::int64_t, std::int64_t n) const override { return n; }
+  void block(std::int64_t at, std::int64_t n, Room&, const void* const* inside,
+             void* result) const override {
+    const void* in[kMaxOperands];
+    for (std::size_t i = 0; i < operands_; ++i) {
+      in[i] = bases_[i] == nullptr ? inside[i] : bases_[i] + at * size_;
+    }
+    inner_(in, result, n, functor_);
+  }
+  double ns_per_element() const override { return ns_; }
+
+ private:
+  const Inner inner_;
+  const void* const functor_;
+  const std::size_t operands_;
+  const std::int64_t size_;  // of an element, in bytes
+  const double ns_;
+  const char* bases_[kMaxOperands];
 };
 
 // Per-thread memory for the Element objects of the loop that is being built, about 2 KiB each.
@@ -125,7 +163,9 @@ class Loop final : public LoopMaker {
       : steps_(steps),
         parallel_(parallel),
         scratch_(scratch),
-        order_(layout(steps)),
+        layout_(layout(steps)),
+        order_(layout_),
+        dense_(Walk(layout_, order_, layout_.rank()).dense()),
         works_(steps.size()) {}
 
   Status run() {
@@ -224,31 +264,69 @@ class Loop final : public LoopMaker {
     Work& work = works_[step_];
     std::memcpy(work.functor, plan.functor, plan.functor_bytes);
     plan.functor = work.functor;
-    TensorArg operands[kMaxOperands];
     work.operands = in.size();
+    if (is_plain<A>(in, plan)) return make_plain<A>(in, plan, inner);
+    TensorArg operands[kMaxOperands];
     for (std::size_t i = 0; i < in.size(); ++i) {
       operands[i] = in[i];
       if (in[i].kind != TensorArg::Kind::kTensor) continue;
       if (in[i].data == nullptr) {
-        work.inside[i] = in[i].number.integer;
-        if (work.inside[i] < 0 || work.inside[i] >= static_cast<std::int64_t>(step_) ||
-            steps_[static_cast<std::size_t>(work.inside[i])].role != LoopRole::kElement) {
-          return core::internal("a step of a loop reads a later step");
-        }
+        TT_RETURN_IF_ERROR(read_inside(in[i], work.inside[i]));
       } else {
         core::Geometry packed;
         pack_transposed(operands[i], steps_[step_].out, packed, scratch_, parallel_);
         if (operands[i].geometry == &packed) operands[i].geometry = &packed_.emplace_front(packed);
       }
     }
-    using E = ElementOf<A>;
+    set_element<ElementOf<A>>(plan, inner, std::span(operands, in.size()), steps_[step_].out,
+                              order_);
+    return {};
+  }
+
+  template <class E, class... Arguments>
+  void set_element(Arguments&&... arguments) {
     static_assert(alignof(E) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
     void* place = arena_.place(sizeof(E));
     const bool heap = place == nullptr;
     if (heap) place = ::operator new(sizeof(E));
-    work.element = std::unique_ptr<Element, DestroyElement>(
-        new (place) E(plan, inner, std::span(operands, in.size()), steps_[step_].out, order_),
-        DestroyElement{heap});
+    works_[step_].element = std::unique_ptr<Element, DestroyElement>(
+        new (place) E(std::forward<Arguments>(arguments)...), DestroyElement{heap});
+  }
+
+  template <class A>
+  bool is_plain(std::span<const TensorArg> in, const Plan& plan) const {
+    const TensorArg& out = steps_[step_].out;
+    if (!dense_ || plan.condition || plan.dtype != kDTypeOf<A> || out.geometry != &layout_ ||
+        out.dtype != (plan.loops->bool_result ? DType::kBool : kDTypeOf<A>)) {
+      return false;
+    }
+    return std::all_of(in.begin(), in.end(), [&](const TensorArg& arg) {
+      return arg.kind == TensorArg::Kind::kTensor && arg.dtype == kDTypeOf<A> &&
+             arg.geometry == &layout_;
+    });
+  }
+
+  template <class A>
+  Status make_plain(std::span<const TensorArg> in, const Plan& plan, Inner inner) {
+    const char* bases[kMaxOperands] = {};
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      if (in[i].data == nullptr) {
+        TT_RETURN_IF_ERROR(read_inside(in[i], works_[step_].inside[i]));
+      } else {
+        bases[i] = in[i].first<char>();
+      }
+    }
+    set_element<PlainElement>(inner, plan, bases, in.size(), static_cast<std::int64_t>(sizeof(A)));
+    return {};
+  }
+
+  // Sets `step` to the step that computes the operand.
+  Status read_inside(const TensorArg& operand, std::int64_t& step) const {
+    step = operand.number.integer;
+    if (step < 0 || step >= static_cast<std::int64_t>(step_) ||
+        steps_[static_cast<std::size_t>(step)].role != LoopRole::kElement) {
+      return core::internal("a step of a loop reads a later step");
+    }
     return {};
   }
 
@@ -402,7 +480,9 @@ class Loop final : public LoopMaker {
   const std::span<const LoopStep> steps_;
   Parallel& parallel_;
   Scratch& scratch_;
+  const core::Geometry& layout_;
   const LinearOrder order_;
+  const bool dense_;         // its elements are contiguous in the linear order
   ElementArena arena_;       // must outlive works_
   std::vector<Work> works_;  // one per step
   std::vector<Folding> folds_;

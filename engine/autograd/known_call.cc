@@ -1,0 +1,125 @@
+#include "engine/autograd/known_call.h"
+
+#include <utility>
+
+#include "engine/ops/sizes.h"
+
+namespace teletensor::autograd {
+
+using ops::Var;
+
+namespace {
+
+// A loop, because for the usual ranks a call of memcmp costs more.
+bool same(const core::Dims& a, const core::Dims& b) {
+  if (a.size() != b.size()) return false;
+  for (int d = 0; d < a.size(); ++d) {
+    if (a[d] != b[d]) return false;
+  }
+  return true;
+}
+
+bool same(const core::Geometry& a, const core::Geometry& b) {
+  return a.offset == b.offset && same(a.shape, b.shape) && same(a.strides, b.strides);
+}
+
+const core::Geometry* interned(Handle& h, program::Interner& interner) {
+  if (h.interner != interner.number()) {
+    h.interned = interner.geometry(h.geometry());
+    h.interner = interner.number();
+  }
+  return h.interned;
+}
+
+KnownCall::Tensor described(Handle& h, program::Interner& interner) {
+  return {interned(h, interner), h.layout.dtype, h.layout.device};
+}
+
+}  // namespace
+
+KnownCall::KnownCall(const Call& call, const ops::OpDef& def, Handle& result,
+                     program::Interner& interner)
+    : interner_(interner.number()),
+      result_(described(result, interner)),
+      attributes_(interner.attributes(*call.attributes)),
+      elements_(result.layout.geometry.storage_end()),
+      records_(call.record && def.vjp != nullptr && core::is_inexact(result.layout.dtype)) {
+  for (const Var& argument : call.arguments) {
+    if (argument.is_tensor()) tensors_.push_back(described(handle_of(argument), interner));
+  }
+}
+
+bool KnownCall::fits(std::span<Handle* const> operands, std::uint64_t interner) const {
+  if (interner_ != interner) return false;
+  std::size_t at = 0;
+  for (Handle* h : operands) {
+    if (h == nullptr) continue;
+    const Tensor& tensor = tensors_[at++];
+    if (h->layout.dtype != tensor.dtype || !(h->layout.device == tensor.device)) return false;
+    if (h->interner != interner) {
+      if (!same(h->geometry(), *tensor.geometry)) return false;
+      h->interned = tensor.geometry;
+      h->interner = interner;
+    } else if (h->interned != tensor.geometry) {
+      return false;
+    }
+    // A view may require a gradient because its base does.
+    if (records_ && (h->flag || h->node != nullptr || h->is_view())) return false;
+  }
+  return true;
+}
+
+void KnownCall::fill(const program::Apply& apply, std::span<Handle* const> operands, Handle& result,
+                     program::Interner& interner, program::Instruction& instruction) const {
+  // The queue may have begun a new interner with this instruction.
+  const bool renewed = interner.number() != interner_;
+  instruction.op = apply.op;
+  instruction.attributes = renewed ? interner.attributes(apply.attributes) : attributes_;
+  for (const std::uint32_t count : apply.counts) instruction.counts.push_back(count);
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    program::Operand& operand = instruction.operands.emplace_back();
+    if (Handle* h = operands[i]) {
+      operand.kind = program::Operand::Kind::kTensor;
+      operand.value = h->cell->value;
+      operand.dtype = h->layout.dtype;
+      operand.geometry = interned(*h, interner);
+    } else if (apply.arguments[i].kind == program::Argument::Kind::kNumber) {
+      operand.kind = program::Operand::Kind::kNumber;
+      operand.number = apply.arguments[i].number;
+    }
+  }
+  if (!renewed) {
+    result.interned = result_.geometry;
+    result.interner = interner_;
+  }
+  program::ResultSlot& slot = instruction.results.emplace_back();
+  slot.value = result.cell->value;
+  slot.geometry = interned(result, interner);
+}
+
+bool KnownCalls::may_know(const ops::OpDef& def, std::span<const Var> arguments,
+                          const Handles& results) {
+  if (def.infer == nullptr || def.view != nullptr || !def.mutates.empty() || def.collective ||
+      results.size() != 1) {
+    return false;
+  }
+  for (const Var& argument : arguments) {
+    // Graph::infer() also looks at the storage of such an operand.
+    if (argument.is_tensor() && argument.layout().geometry.numel() > ops::kMaxRepeated) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void KnownCalls::learn(const Call& call, const ops::OpDef& def, Handle& result,
+                       program::Interner& interner) {
+  ++missed_;
+  if (calls_.size() < kMaxCalls) {
+    calls_.emplace_back(call, def, result, interner);
+  } else if (missed_ % kRareness == 0) {
+    calls_[missed_ / kRareness % kMaxCalls] = KnownCall(call, def, result, interner);
+  }
+}
+
+}  // namespace teletensor::autograd
