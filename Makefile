@@ -120,8 +120,9 @@ format: .venv/.tests ## rewrites the C++ and Python files in the project's style
 sanitize: .venv/.client .venv/.tests ## unit and e2e tests under ASan and UBSan, stream and pool tests under TSan
 	@tests/sanitize.sh
 
-bench: everything .venv-peers/.client ## every figure beside its peer; writes build/bench.json
+bench: everything .venv/.client .venv-peers/.client ## every figure beside its peer (build/bench.json), cost against size (build/sizes.json, docs)
 	.venv-peers/bin/python tests/bench/run.py $(BENCH_ARGS)
+	$(if $(BENCH_ARGS),,.venv/bin/python tests/bench/sizes.py --write-docs)
 
 cuda-all: everything ## every kernel's text that the unit tests print, by NVRTC for sm_80, sm_90 and sm_100
 	TELETENSOR_CUDA_ALL=1 build/release/tests/backend_cuda_test --gtest_filter='Loop*:Fold*:Copies*:Index*:Matmul*:Rows*:Random*:Cells*:Conv*:Attention*:Norms*:Losses*:Scatter*:Scan*:Select*:Search*:Sort*'

@@ -26,6 +26,8 @@ class Row:
     bound: float | None = None  # the bound on the ratio (or on teletensor's figure if there is no peer)
     higher_is_better: bool = False
     prepare: Callable = lambda: None
+    most_rounds: int | None = None
+    release: Callable = lambda: None  # frees what prepare() has made
 
 
 def per(call, count, finish, scale):
@@ -51,7 +53,8 @@ def both(name, unit, make, count, bound, scale, session, **options):
     def run(m):
         with session:
             return per(state[m][0], count, state[m][1], scale)
-    return Row(name, unit, lambda: run(tt), lambda: run(torch), "torch", bound, prepare=prepare, **options)
+    return Row(name, unit, lambda: run(tt), lambda: run(torch), "torch", bound, prepare=prepare, release=state.clear,
+               **options)
 
 
 # ---------------------------------------------------------------- work

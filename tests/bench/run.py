@@ -3,14 +3,17 @@ ratios are what matters.
 
     make bench                                      # build/bench.json and a table
     .venv-peers/bin/python tests/bench/run.py --only step --rounds 3
+    .venv-peers/bin/python tests/bench/run.py --group cores     # only the rows on all cores
     .venv-peers/bin/python tests/bench/run.py --write-docs      # docs/benchmarks.md from build/bench.json
 
-Uses one daemon with one lane, and PyTorch with one thread. Measurements of teletensor and of the peer
-alternate; a figure is the median of the rounds.
+Uses one daemon with one lane, and PyTorch with one thread; the rows "all cores" (cores.py) use a lane and a
+thread for each core. Measurements of teletensor and of the peer alternate; a figure is the median of the
+rounds.
 """
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -27,10 +30,11 @@ def measure(row, rounds):
     """The medians of the row, and the spread of the ratio over the rounds."""
     ours, peers = [], []
     row.prepare()
-    for _ in range(rounds):
+    for _ in range(min(rounds, row.most_rounds or rounds)):
         if row.peer:
             peers.append(row.peer())
         ours.append(row.ours())
+    row.release()
     result = {"name": row.name, "unit": row.unit, "ours": statistics.median(ours), "peer_name": row.peer_name,
               "bound": row.bound, "higher_is_better": row.higher_is_better}
     if peers:
@@ -73,10 +77,10 @@ def page(report):
     lines = [
         "# Benchmarks", "",
         f"Measured {report['date']} on {report['machine']} by `make bench` (tests/bench/run.py), "
-        f"{report['rounds']} rounds, medians; one lane of the daemon, one thread of PyTorch "
-        f"{report['torch']}; the range is over the rounds. A ratio below 1 of a time means that teletensor is "
-        "faster. Client and daemon are two processes; the peer is one. Load average of the machine at the end: "
-        f"{report['load']:.1f} (a run on a busy machine says little: run it again).", "",
+        f"{report['rounds']} rounds, medians; one lane of the daemon, one thread of PyTorch {report['torch']}, and in "
+        'the rows "all cores" a lane and a thread for each core; the range is over the rounds. A ratio below 1 of a '
+        "time means that teletensor is faster. Client and daemon are two processes; the peer is one. Load average of "
+        f"the machine at the end: {report['load']:.1f} (a run on a busy machine says little: run it again).", "",
         "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|",
         *["| " + " | ".join(cells(r)) + " |" for r in report["rows"]], "",
         "Bounds are those of the first landing in the design's table of figures.", ""]
@@ -93,6 +97,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="", help="rows whose name holds this text")
+    parser.add_argument("--group", choices=["lane", "cores"], help="only the rows on one lane, or on all cores")
     parser.add_argument("--write-docs", action="store_true")
     options = parser.parse_args()
     if options.write_docs:
@@ -101,15 +106,18 @@ def main():
         text = page(json.loads(OUTPUT.read_text(encoding="utf-8")))
         PAGE.write_text(text + heading + rest, encoding="utf-8")
         return
+    import cores
+    import rows
     import torch
-    from rows import rows
     from support.daemon import Daemon
 
     torch.set_num_threads(1)
     daemon = Daemon("--lanes", "1")
     results = []
     try:
-        for row in rows(daemon):
+        groups = {"lane": lambda: rows.rows(daemon), "cores": cores.rows}
+        chosen = [options.group] if options.group else groups
+        for row in itertools.chain.from_iterable(groups[name]() for name in chosen):
             if options.only in row.name:
                 results.append(measure(row, options.rounds))
                 print("  ".join(cells(results[-1])), flush=True)

@@ -1,5 +1,5 @@
 """The daemon's resident memory: bounded by --host-memory and a constant, and returned to the system when it
-is free."""
+is free. The client's resident memory of a session."""
 
 import gc
 import time
@@ -7,6 +7,7 @@ import time
 import grpc
 import numpy as np
 import pytest
+from support.clients import client, finish
 from support.daemon import SANITIZED, resident
 from support.invariants import BESIDE
 from support.raw import Raw
@@ -89,3 +90,17 @@ def test_free_memory_goes_back_to_the_system(start_daemon, tt):
         time.sleep(0.2)
     with stays:
         assert tt.ones(3).sum().item() == 3.0
+
+
+def test_a_session_without_commands_is_small_in_its_client(start_daemon):
+    """The table of the source lines of commands has 3 MiB, of which only the used part is resident."""
+    daemon = start_daemon("--max-sessions", "100", "--user-sessions", "100")
+    status, out, err = finish(client("""
+        from support.daemon import resident
+        first = tt.connect(os.environ["TT_TEST_ADDRESS"])
+        before = resident(os.getpid())
+        sessions = [tt.connect(os.environ["TT_TEST_ADDRESS"]) for _ in range(60)]
+        print((resident(os.getpid()) - before) // len(sessions))
+        """, daemon.unix))
+    assert status == 0, err
+    assert int(out) < MIB, out

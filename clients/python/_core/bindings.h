@@ -12,8 +12,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <unordered_map>
@@ -195,7 +197,11 @@ class PySession final : public Session {
   // The source lines of the last kSites commands are known. During kLap commands, another thread
   // has enough time to report to the daemon the lines that it is missing.
   static constexpr std::uint64_t kSites = 1 << 17, kLap = kSites / 4;
-  std::vector<Site> sites_;
+  struct Free {
+    void operator()(Site* sites) const { std::free(sites); }
+  };
+  // Memory of calloc, whose pages are not resident until a site is written to them.
+  std::unique_ptr<Site[], Free> sites_;
   // Tensors that are not created yet, oldest first; borrowed references.
   std::deque<Pending*> unresolved_;
   std::uint64_t held_ = 0;  // Bytes of the operands of unresolved tensors.

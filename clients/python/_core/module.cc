@@ -1,6 +1,8 @@
 // teletensor._core: the native part of the Python client.
 
 #include <algorithm>
+#include <cstdlib>
+#include <new>
 
 #include "autocast.h"
 #include "bindings.h"
@@ -19,14 +21,17 @@ std::string* g_library;  // The folder of a library whose lines are internal as 
 
 }  // namespace
 
-PySession::PySession(const SessionLimits& limits) : Session(limits), sites_(kSites) {}
+PySession::PySession(const SessionLimits& limits)
+    : Session(limits), sites_(static_cast<Site*>(std::calloc(kSites, sizeof(Site)))) {
+  if (sites_ == nullptr) throw std::bad_alloc();
+}
 
 PySession::~PySession() {
   {
     const WithoutGil released;  // Released, because the writer may wait for the GIL.
     stream().detach();
   }
-  for (Site& site : sites_) Py_XDECREF(site.code);
+  for (std::uint64_t i = 0; i < kSites; ++i) Py_XDECREF(sites_[i].code);
 }
 
 core::Result<Var> PySession::run_hook(autograd::HookId hook, const Var& g) {
