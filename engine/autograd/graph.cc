@@ -144,6 +144,10 @@ ops::InferContext context_of(const Call& call, const OpDef& def) {
           .results = {}};
 }
 
+ops::InferredCall inferred_call(const Call& call) {
+  return {call.op, call.default_dtype, call.arguments, *call.attributes};
+}
+
 }  // namespace
 
 Graph::Graph(const ops::Catalog& catalog, Sink* sink)
@@ -308,15 +312,43 @@ Status Graph::apply(const Call& call, Handles& results) {
   const OpDef& def = catalog_.at(call.op);
   if (!def.mutates.empty()) return apply_mutating(call, def, results);
   if (call.op == client_node_) return apply_client_node(call, def, results);
-  core::InlineVector<ops::OperandInfo, 3> infos;
-  ops::InferContext context = context_of(call, def);
   if (def.view != nullptr) {
+    ops::InferContext context = context_of(call, def);
     const Status status = apply_view(call, def, context, results);
     // This view needs a copy (as in reshape), so the op computes its result.
     if (status.code() != core::Code::kFailedPrecondition || def.infer == nullptr) return status;
+    return infer_and_make(call, def, context, results);
   }
-  TT_RETURN_IF_ERROR(infer(call, def, context, infos));
+  if (const Layout* known = call.counts.empty() ? inferred_.find(inferred_call(call)) : nullptr) {
+    return make_results(call, def, {known, 1}, results);
+  }
+  ops::InferContext context = context_of(call, def);
+  return infer_and_make(call, def, context, results);
+}
 
+Status Graph::infer_and_make(const Call& call, const OpDef& def, ops::InferContext& context,
+                             Handles& results) {
+  core::InlineVector<ops::OperandInfo, 3> infos;
+  TT_RETURN_IF_ERROR(infer(call, def, context, infos));
+  remember(call, def, context);
+  return make_results(call, def, {context.results.data(), context.results.size()}, results);
+}
+
+// Random ops are not remembered, because their ordinals differ.
+void Graph::remember(const Call& call, const OpDef& def, const ops::InferContext& context) {
+  if (def.random || def.view != nullptr || !call.counts.empty() || context.results.size() != 1) {
+    return;
+  }
+  // Whether such an operand is accepted depends on its storage.
+  const auto may_repeat = [](const Var& argument) {
+    return argument.is_tensor() && argument.layout().geometry.numel() > ops::kMaxRepeated;
+  };
+  if (std::any_of(call.arguments.begin(), call.arguments.end(), may_repeat)) return;
+  inferred_.add(inferred_call(call), context.results[0]);
+}
+
+Status Graph::make_results(const Call& call, const OpDef& def, std::span<const Layout> layouts,
+                           Handles& results) {
   bool record = false;
   core::InlineVector<Edge, 2> edges;
   if (call.record && def.vjp != nullptr) {
@@ -324,7 +356,7 @@ Status Graph::apply(const Call& call, Handles& results) {
       record = record || (argument.is_tensor() && requires_grad(handle_of(argument)));
     }
     bool floating = false;
-    for (const Layout& result : context.results) floating |= core::is_inexact(result.dtype);
+    for (const Layout& result : layouts) floating |= core::is_inexact(result.dtype);
     record = record && floating;
   }
   if (record) {
@@ -335,14 +367,14 @@ Status Graph::apply(const Call& call, Handles& results) {
     TT_RETURN_IF_ERROR(may_save(def, call, {edges.data(), edges.size()}));
   }
 
-  for (const Layout& layout : context.results) {
+  for (const Layout& layout : layouts) {
     const std::int64_t elements = layout.geometry.storage_end();
     results.push_back(make(layout, new_value(layout, elements), elements));
   }
   if (record) {
     const core::Ref<Node> node = this->record(call, std::move(edges));
     if (results.size() > 1) {
-      node->results.assign(context.results.begin(), context.results.end());
+      node->results.assign(layouts.begin(), layouts.end());
       count(*node);
     }
     save(*node, def, call, {results.data(), results.size()});

@@ -20,6 +20,7 @@
 #include "engine/core/inline_vector.h"
 #include "engine/core/ref.h"
 #include "engine/core/status.h"
+#include "engine/ops/inferred.h"
 #include "engine/ops/op.h"
 #include "engine/program/command.h"
 #include "engine/program/instruction.h"
@@ -336,7 +337,7 @@ class Graph {
            recorded_.size() * sizeof(recorded_[0]);
   }
   // A result of more bytes than this is refused when its op is called. 0 means no limit here (on
-  // the daemon, where admission comes later).
+  // the daemon, where admission comes later). Must be set before the first op is called.
   std::uint64_t largest_result = 0;
   // Called when a handle with an id was destroyed (the client then releases the id).
   std::function<void(program::HandleId)> on_death;
@@ -383,6 +384,14 @@ class Graph {
   void count(Node& node);
   core::Status infer(const Call& call, const ops::OpDef& def, ops::InferContext& context,
                      core::InlineVector<ops::OperandInfo, 3>& infos) const;
+  // Infers the layouts of the results, makes the results and records the node.
+  core::Status infer_and_make(const Call& call, const ops::OpDef& def, ops::InferContext& context,
+                              Handles& results);
+  // Makes results with these layouts, which inference has found, and records the node.
+  core::Status make_results(const Call& call, const ops::OpDef& def,
+                            std::span<const core::Layout> layouts, Handles& results);
+  // Remembers the layout that was inferred for the call, if an equal call would be accepted too.
+  void remember(const Call& call, const ops::OpDef& def, const ops::InferContext& context);
   core::Status apply_view(const Call& call, const ops::OpDef& def, ops::InferContext& context,
                           Handles& results);
   core::Status apply_client_node(const Call& call, const ops::OpDef& def, Handles& results);
@@ -446,6 +455,7 @@ class Graph {
   std::deque<std::pair<std::uint64_t, Node*>> recorded_;
   // Number of entries that were removed from the front of recorded_.
   std::uint64_t recorded_gone_ = 0;
+  ops::InferredLayouts inferred_;
   Memory<Handle, 64> handles_;
   Memory<Node, 16> nodes_;
   GraphObject* objects_ = nullptr;
