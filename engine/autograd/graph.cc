@@ -148,6 +148,22 @@ ops::InferredCall inferred_call(const Call& call) {
   return {call.op, call.default_dtype, call.arguments, *call.attributes};
 }
 
+// Whether the layout of the result may be known from an equal call. The ordinals of random ops
+// differ in every call.
+bool may_be_known(const Call& call, const OpDef& def) {
+  return !def.random && def.view == nullptr && call.counts.empty();
+}
+
+// Whether an equal call would be accepted too. For an operand that repeats its elements too often,
+// that depends on its storage.
+bool may_be_remembered(const Call& call, const OpDef& def, const ops::InferContext& context) {
+  const auto may_repeat = [](const Var& argument) {
+    return argument.is_tensor() && argument.layout().geometry.numel() > ops::kMaxRepeated;
+  };
+  return may_be_known(call, def) && context.results.size() == 1 &&
+         std::none_of(call.arguments.begin(), call.arguments.end(), may_repeat);
+}
+
 }  // namespace
 
 Graph::Graph(const ops::Catalog& catalog, Sink* sink)
@@ -161,7 +177,6 @@ Graph::Graph(const ops::Catalog& catalog, Sink* sink)
       fill_(require(catalog, "fill")),
       copy_(require(catalog, "copy")),
       data_(require(catalog, "data")),
-      to_device_(require(catalog, "to_device")),
       client_node_(require(catalog, "client_node")) {}
 
 Graph::~Graph() {
@@ -279,7 +294,8 @@ Status Graph::infer(const Call& call, const OpDef& def, ops::InferContext& conte
     }
   }
   context.operands = {infos.data(), infos.size()};
-  if (!any || call.op == to_device_) {
+  static const ops::OpRef to_device("to_device");
+  if (!any || call.op == to_device) {
     for (std::size_t i = call.attributes->size(); i-- > 0;) {
       if (call.attributes->at(i).kind == core::Attribute::Kind::kDevice) {
         context.device = call.attributes->device(i);
@@ -312,43 +328,24 @@ Status Graph::apply(const Call& call, Handles& results) {
   const OpDef& def = catalog_.at(call.op);
   if (!def.mutates.empty()) return apply_mutating(call, def, results);
   if (call.op == client_node_) return apply_client_node(call, def, results);
+  core::InlineVector<ops::OperandInfo, 3> infos;
+  ops::InferContext context = context_of(call, def);
   if (def.view != nullptr) {
-    ops::InferContext context = context_of(call, def);
     const Status status = apply_view(call, def, context, results);
     // This view needs a copy (as in reshape), so the op computes its result.
     if (status.code() != core::Code::kFailedPrecondition || def.infer == nullptr) return status;
-    return infer_and_make(call, def, context, results);
   }
-  if (const Layout* known = call.counts.empty() ? inferred_.find(inferred_call(call)) : nullptr) {
-    return make_results(call, def, {known, 1}, results);
+  const Layout* known = may_be_known(call, def) ? inferred_.find(inferred_call(call)) : nullptr;
+  if (known == nullptr) {
+    TT_RETURN_IF_ERROR(infer(call, def, context, infos));
+    if (may_be_remembered(call, def, context)) {
+      inferred_.add(inferred_call(call), context.results[0]);
+    }
   }
-  ops::InferContext context = context_of(call, def);
-  return infer_and_make(call, def, context, results);
-}
+  const std::span<const Layout> layouts =
+      known != nullptr ? std::span(known, 1)
+                       : std::span<const Layout>(context.results.data(), context.results.size());
 
-Status Graph::infer_and_make(const Call& call, const OpDef& def, ops::InferContext& context,
-                             Handles& results) {
-  core::InlineVector<ops::OperandInfo, 3> infos;
-  TT_RETURN_IF_ERROR(infer(call, def, context, infos));
-  remember(call, def, context);
-  return make_results(call, def, {context.results.data(), context.results.size()}, results);
-}
-
-// Random ops are not remembered, because their ordinals differ.
-void Graph::remember(const Call& call, const OpDef& def, const ops::InferContext& context) {
-  if (def.random || def.view != nullptr || !call.counts.empty() || context.results.size() != 1) {
-    return;
-  }
-  // Whether such an operand is accepted depends on its storage.
-  const auto may_repeat = [](const Var& argument) {
-    return argument.is_tensor() && argument.layout().geometry.numel() > ops::kMaxRepeated;
-  };
-  if (std::any_of(call.arguments.begin(), call.arguments.end(), may_repeat)) return;
-  inferred_.add(inferred_call(call), context.results[0]);
-}
-
-Status Graph::make_results(const Call& call, const OpDef& def, std::span<const Layout> layouts,
-                           Handles& results) {
   bool record = false;
   core::InlineVector<Edge, 2> edges;
   if (call.record && def.vjp != nullptr) {

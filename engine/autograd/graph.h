@@ -384,14 +384,6 @@ class Graph {
   void count(Node& node);
   core::Status infer(const Call& call, const ops::OpDef& def, ops::InferContext& context,
                      core::InlineVector<ops::OperandInfo, 3>& infos) const;
-  // Infers the layouts of the results, makes the results and records the node.
-  core::Status infer_and_make(const Call& call, const ops::OpDef& def, ops::InferContext& context,
-                              Handles& results);
-  // Makes results with these layouts, which inference has found, and records the node.
-  core::Status make_results(const Call& call, const ops::OpDef& def,
-                            std::span<const core::Layout> layouts, Handles& results);
-  // Remembers the layout that was inferred for the call, if an equal call would be accepted too.
-  void remember(const Call& call, const ops::OpDef& def, const ops::InferContext& context);
   core::Status apply_view(const Call& call, const ops::OpDef& def, ops::InferContext& context,
                           Handles& results);
   core::Status apply_client_node(const Call& call, const ops::OpDef& def, Handles& results);
@@ -444,7 +436,7 @@ class Graph {
   const ops::Catalog& catalog_;
   Sink* const sink_;
   const ops::OpId index_region_, add_region_, update_region_, view_as_real_, view_as_complex_,
-      fill_, copy_, data_, to_device_, client_node_;
+      fill_, copy_, data_, client_node_;
   std::uint64_t seq_ = 0;
   std::uint64_t tape_length_ = 0;
   std::uint64_t visits_ = 0;
