@@ -13,11 +13,16 @@ using core::MutexLock;
 
 namespace {
 
-thread_local bool t_grad_mode = true;
-thread_local bool t_inference_mode = false;
+// One object, because finding a variable of the thread costs a function call.
+struct Modes {
+  bool grad = true, inference = false;
+};
+constinit thread_local Modes t_modes;
 thread_local int t_awaits_value = 0;
 core::DType g_default_dtype = core::DType::kF32;
 
+// Items of a command that are reserved for counts and single numbers.
+constexpr std::size_t kOtherItems = 64;
 // Number of releases that are collected before they are sent.
 constexpr std::size_t kReleaseBatch = 8;
 // Number of commands after an out-of-memory error for which releases are sent at once.
@@ -47,10 +52,10 @@ Status raise_shortage(Session& session, std::uint64_t most) {
 AwaitsValue::AwaitsValue() { ++t_awaits_value; }
 AwaitsValue::~AwaitsValue() { --t_awaits_value; }
 
-bool grad_mode() { return t_grad_mode; }
-void set_grad_mode(bool on) { t_grad_mode = on; }
-bool inference_mode() { return t_inference_mode; }
-void set_inference_mode(bool on) { t_inference_mode = on; }
+bool grad_mode() { return t_modes.grad; }
+void set_grad_mode(bool on) { t_modes.grad = on; }
+bool inference_mode() { return t_modes.inference; }
+void set_inference_mode(bool on) { t_modes.inference = on; }
 core::DType default_dtype() { return g_default_dtype; }
 void set_default_dtype(core::DType dtype) { g_default_dtype = dtype; }
 
@@ -162,11 +167,11 @@ void Session::flush_releases() {
 
 namespace {
 
-autograd::Call call_of(OpId op, std::span<const Var> arguments,
+autograd::Call call_of(bool record, OpId op, std::span<const Var> arguments,
                        std::span<const std::uint32_t> counts, const core::Attributes& attributes) {
   autograd::Call call;
   call.op = op;
-  call.record = t_grad_mode;
+  call.record = record;
   call.default_dtype = g_default_dtype;
   call.arguments = arguments;
   call.counts = counts;
@@ -187,22 +192,23 @@ constexpr char kInferenceInplace[] =
 // A command that does not fit into any frame would end the session, so it is refused here.
 Status Session::fits_frame(OpId op, std::span<const Var> arguments,
                            const core::Attributes& attributes) const {
-  return fits_frame(catalog().at(op).name, arguments.size() + wire::items_of(attributes));
+  const std::size_t items = arguments.size() + wire::items_of(attributes);
+  if (items + kOtherItems <= limits_.frame.items) return {};
+  return fits_frame(catalog().at(op).name, items);
 }
 
 Status Session::fits_frame(std::string_view what, std::size_t items) const {
-  constexpr std::size_t kOther = 64;  // Items reserved for counts and single numbers.
-  if (items + kOther <= limits_.frame.items) return {};
+  if (items + kOtherItems <= limits_.frame.items) return {};
   return core::invalid(std::string(what) + ": " + std::to_string(items) +
                        " tensors and numbers in one call, at most " +
-                       std::to_string(limits_.frame.items - kOther) + " can be sent");
+                       std::to_string(limits_.frame.items - kOtherItems) + " can be sent");
 }
 
 Status Session::usable(std::span<const Var> arguments, bool inplace) const {
   for (const Var& argument : arguments) {
     if (argument.is_tensor() && autograd::handle_of(argument).id == 0) return outside_its_vmap();
   }
-  if (inplace && autograd::handle_of(arguments[0]).inference && !t_inference_mode) {
+  if (inplace && autograd::handle_of(arguments[0]).inference && !t_modes.inference) {
     return core::invalid(kInferenceInplace);
   }
   return {};
@@ -261,7 +267,8 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
     TT_RETURN_IF_ERROR(raise_shortage(*this, is_short ? 0 : kUnraised));
   TT_RETURN_IF_ERROR(ready_to_issue(!mutates));
   begin_command();
-  const autograd::Call call = call_of(op, arguments, counts, attributes);
+  const Modes modes = t_modes;
+  const autograd::Call call = call_of(modes.grad, op, arguments, counts, attributes);
   if (autograd::Tracer* trace = tracer()) [[unlikely]]
     trace->know(arguments);
   TT_RETURN_IF_ERROR(graph_.apply(call, results));
@@ -272,11 +279,11 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
     for (const HandleRef& h : results) give_id(*h);
   }
   issue(call, false, static_cast<std::uint32_t>(next_id_ - first));
-  if (results.size() == 1 && value_reads_.may_derive(op) && !tracer_) {
+  if (results.size() == 1 && value_reads_.may_derive(op, results[0]->layout) && !tracer_) {
     Handle& h = *results[0];
     value_reads_.add(h, value_reads_.derived(*this, op, arguments, attributes, h.layout));
   }
-  if (t_inference_mode && !mutates) {
+  if (modes.inference && !mutates) {
     for (const HandleRef& h : results) h->inference = !h->is_view() || h->base->inference;
   } else if (!results.empty() && results[0]->is_view() && results[0]->base->inference) {
     for (const HandleRef& h : results) h->inference = true;
@@ -303,11 +310,11 @@ Status Session::apply_inplace(OpId op, std::span<const Var> arguments,
     TT_RETURN_IF_ERROR(before_write(autograd::handle_of(arguments[0])));
   TT_RETURN_IF_ERROR(ready_to_issue());
   begin_command();
-  const autograd::Call call = call_of(op, arguments, counts, attributes);
+  const autograd::Call call = call_of(t_modes.grad, op, arguments, counts, attributes);
   if (autograd::Tracer* trace = tracer()) [[unlikely]]
     trace->know(arguments);
   std::string known;
-  if (value_reads_.may_derive(op) && !tracer_) {
+  if (value_reads_.may_derive(op, autograd::handle_of(arguments[0]).layout) && !tracer_) {
     known = value_reads_.derived_inplace(*this, op, arguments, attributes);
   }
   TT_RETURN_IF_ERROR(graph_.apply_inplace(call));
@@ -345,7 +352,7 @@ core::Result<HandleRef> Session::uploaded(std::uint64_t upload, core::DType dtyp
 
 Status Session::set_requires_grad(Handle& h, bool on) {
   if (h.id == 0) return outside_its_vmap();
-  if (on && h.inference && !t_inference_mode) {
+  if (on && h.inference && !t_modes.inference) {
     return core::invalid(
         "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.");
   }

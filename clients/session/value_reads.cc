@@ -343,8 +343,7 @@ std::string ValueReads::derived(const Session& session, ops::OpId op,
                                 const core::Attributes& attributes,
                                 const core::Layout& result) const {
   const Derive derive = derives_[op];
-  const bool constructs = derive == Derive::kFull || derive == Derive::kArange;
-  if (!constructs && result.geometry.numel() != 1) return {};
+  if (!constructs(derive) && !is_single(result)) return {};
   if (most_ == 0 || session.following || !is_small(result) || !result.geometry.contiguous()) {
     return {};
   }

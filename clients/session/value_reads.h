@@ -82,8 +82,11 @@ class ValueReads {
 
   // The contents of h, a new contiguous tensor, are `bytes`.
   void add(autograd::Handle& h, std::string_view bytes);
-  // Whether the client may be able to derive the value of the op's result.
-  bool may_derive(ops::OpId op) const { return derives_[op] != Derive::kNothing; }
+  // Whether the client may be able to derive the value of the op's result, which has this layout.
+  bool may_derive(ops::OpId op, const core::Layout& result) const {
+    const Derive derive = derives_[op];
+    return derive != Derive::kNothing && (constructs(derive) || is_single(result));
+  }
   // The elements of the op's result, a contiguous tensor with this layout, if `op` compares, adds,
   // subtracts, multiplies or negates single elements with known values, fills a small tensor with
   // one number, or counts in small integers. Empty if they do not follow, or might be rounded in
@@ -126,6 +129,15 @@ class ValueReads {
     kArange
   };
 
+  static bool constructs(Derive derive) {
+    return derive == Derive::kFull || derive == Derive::kArange;
+  }
+  static bool is_single(const core::Layout& layout) {
+    for (const std::int64_t size : layout.geometry.shape) {
+      if (size != 1) return false;
+    }
+    return true;
+  }
   bool is_small(const core::Layout& layout) const;
   // h, or its base if fetching that costs no more and makes more elements known.
   autograd::Handle& fetched_for(autograd::Handle& h) const;

@@ -21,6 +21,7 @@
 #include "engine/core/recycled.h"
 #include "engine/core/ref.h"
 #include "engine/core/status.h"
+#include "engine/ops/inferred.h"
 #include "engine/ops/op.h"
 #include "engine/program/command.h"
 #include "engine/program/instruction.h"
@@ -345,7 +346,7 @@ class Graph {
            recorded_.size() * sizeof(recorded_[0]);
   }
   // A result of more bytes than this is refused when its op is called. 0 means no limit here (on
-  // the daemon, where admission comes later).
+  // the daemon, where admission comes later). Must be set before the first op is called.
   std::uint64_t largest_result = 0;
   // Called when a handle with an id was destroyed (the client then releases the id).
   std::function<void(program::HandleId)> on_death;
@@ -444,7 +445,7 @@ class Graph {
   const ops::Catalog& catalog_;
   Sink* const sink_;
   const ops::OpId index_region_, add_region_, update_region_, view_as_real_, view_as_complex_,
-      fill_, copy_, data_, to_device_, client_node_;
+      fill_, copy_, data_, client_node_;
   std::uint64_t seq_ = 0;
   std::uint64_t tape_length_ = 0;
   std::uint64_t visits_ = 0;
@@ -455,6 +456,7 @@ class Graph {
   std::deque<std::pair<std::uint64_t, Node*>> recorded_;
   // Number of entries that were removed from the front of recorded_.
   std::uint64_t recorded_gone_ = 0;
+  ops::InferredLayouts inferred_;
   Memory<Handle, 64> handles_;
   Memory<Node, 16> nodes_;
   GraphObject* objects_ = nullptr;

@@ -132,10 +132,11 @@ bool Geometry::overlaps_itself() const {
 }
 
 std::int64_t Geometry::storage_end() const {
-  // Checked first, because other sizes of an empty tensor may be arbitrary.
-  if (numel() == 0) return offset;
   std::int64_t last = offset;
-  for (int d = 0; d < rank(); ++d) last += (shape[d] - 1) * strides[d];
+  for (int d = 0; d < rank(); ++d) {
+    if (shape[d] == 0) return offset;
+    last += (shape[d] - 1) * strides[d];
+  }
   return last + 1;
 }
 

@@ -50,8 +50,13 @@ class Dims {
   std::int64_t* begin() { return values_; }
   std::int64_t* end() { return values_ + size_; }
   std::span<const std::int64_t> span() const { return {values_, static_cast<std::size_t>(size_)}; }
+  // For usual ranks a loop avoids a call of memcmp, which costs more than the comparison.
   friend bool operator==(const Dims& a, const Dims& b) {
-    return a.size_ == b.size_ && std::equal(a.begin(), a.end(), b.begin());
+    if (a.size_ != b.size_) return false;
+    for (int d = 0; d < a.size_; ++d) {
+      if (a.values_[d] != b.values_[d]) return false;
+    }
+    return true;
   }
 
  private:

@@ -50,7 +50,11 @@ struct ApplyView {
 };
 
 // The maximum number of items that a command adds to a frame.
-std::size_t items_of(const core::Attributes& attributes);
+inline std::size_t items_of(const core::Attributes& attributes) {
+  std::size_t items = 2 * attributes.size();
+  for (std::size_t i = 0; i < attributes.size(); ++i) items += attributes.ints(i).size();
+  return items;
+}
 std::size_t items_of(const ApplyView& apply);
 std::size_t items_of(const program::Command& command);
 

@@ -252,6 +252,14 @@ Need need_of(const Command& command) {
 // Bytes for tags, lengths and scalars of any command.
 constexpr std::size_t kFixed = 160;
 
+std::size_t text_bytes_of(const core::Attributes& attributes) {
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < attributes.size(); ++i) {
+    bytes += kMaxVarint + attributes.at(i).text.size();
+  }
+  return bytes;
+}
+
 ApplyView view_of(const Apply& apply) {
   return {apply.op,
           apply.record,
@@ -263,12 +271,6 @@ ApplyView view_of(const Apply& apply) {
 }
 
 }  // namespace
-
-std::size_t items_of(const core::Attributes& attributes) {
-  std::size_t items = 0;
-  for (std::size_t i = 0; i < attributes.size(); ++i) items += 2 + attributes.ints(i).size();
-  return items;
-}
 
 std::size_t items_of(const ApplyView& apply) {
   // Numbers among the arguments count as items themselves; complex numbers count as two.
@@ -310,37 +312,9 @@ void FrameWriter::end_command(char* opened, char* end, std::uint32_t made) {
 void FrameWriter::append(const Apply& apply, std::uint32_t made) { append(view_of(apply), made); }
 
 void FrameWriter::append(const ApplyView& apply, std::uint32_t made) {
-  std::size_t integers = 0, reals = 0, texts = 0, text_bytes = 0;
-  for (const Argument& a : apply.arguments) {
-    if (a.kind != Argument::Kind::kNumber) continue;
-    integers += a.number.is_integer();
-    reals += a.number.kind == Number::Kind::kFloat ? 1u : a.number.is_complex() ? 2u : 0u;
-  }
   const std::size_t attributes = apply.attributes.size();
-  for (std::size_t i = 0; i < attributes; ++i) {
-    const Attribute& a = apply.attributes.at(i);
-    switch (a.kind) {
-      case Attribute::Kind::kInt:
-        ++integers;
-        break;
-      case Attribute::Kind::kInts:
-        integers += a.ints.size();
-        break;
-      case Attribute::Kind::kFloat:
-        ++reals;
-        break;
-      case Attribute::Kind::kString:
-        ++texts;
-        text_bytes += a.text.size();
-        break;
-      default:
-        break;
-    }
-  }
-  const std::size_t items =
-      apply.arguments.size() + attributes + integers + reals + texts + apply.counts.size();
-  items_ += items;
-  char* at = room(kFixed + items * kMaxVarint + text_bytes);
+  std::size_t integers = 0, reals = 0, texts = 0;
+  char* at = room(kFixed + items_of(apply) * kMaxVarint + text_bytes_of(apply.attributes));
 
   *at++ = kBytesTag(field::kCommands);
   char* const opened = at++;
@@ -371,6 +345,8 @@ void FrameWriter::append(const ApplyView& apply, std::uint32_t made) {
           break;
         case Argument::Kind::kNumber:
           *at++ = code_of(a.number);
+          integers += a.number.is_integer();
+          reals += a.number.kind == Number::Kind::kFloat ? 1u : a.number.is_complex() ? 2u : 0u;
           break;
       }
     }
@@ -388,12 +364,22 @@ void FrameWriter::append(const ApplyView& apply, std::uint32_t made) {
           break;
         case Attribute::Kind::kInts:
           x = a.ints.size();
+          integers += a.ints.size();
           break;
         case Attribute::Kind::kDType:
         case Attribute::Kind::kDevice:
           x = static_cast<std::uint64_t>(a.integer);
           break;
-        default:
+        case Attribute::Kind::kInt:
+          ++integers;
+          break;
+        case Attribute::Kind::kFloat:
+          ++reals;
+          break;
+        case Attribute::Kind::kString:
+          ++texts;
+          break;
+        case Attribute::Kind::kNone:
           break;
       }
       at = put_varint(at, x << field::kAttributeKindBits | static_cast<std::uint64_t>(a.kind));
@@ -455,6 +441,7 @@ void FrameWriter::append(const ApplyView& apply, std::uint32_t made) {
     *at++ = tag(field::kMade, WireType::kVarint);
     at = put_varint(at, made);
   }
+  items_ += apply.arguments.size() + attributes + integers + reals + texts + apply.counts.size();
   end_command(opened, at, made);
 }
 

@@ -1,15 +1,19 @@
 """Shows where the time of a small op is spent: the processor time by thread of client and daemon, and the
 median time of reading one scalar. Processor time is meaningful on a busy machine as well, unlike wall-clock
-time. Run by hand:
+time. `--instructions` counts the instructions of an op in the client instead, by thread and function, which no
+other program affects. It needs valgrind; names of local functions need a module that is not stripped. Run by hand:
 
     python tests/bench/hot_path.py [unix | tcp] [--perf FILE]     # perf's samples of both processes
+    python tests/bench/hot_path.py [unix | tcp] --instructions [--grad]
 """
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -65,8 +69,7 @@ def ops(daemon, lines, rounds):
 
 
 def reads(count):
-    x = tt.ones(())
-    x.item()
+    x = tt.rand(())  # A value that the client does not know and cannot derive.
     took = []
     for _ in range(count):
         y = x + 1
@@ -76,14 +79,54 @@ def reads(count):
     return np.percentile(took, [1, 10, 50])
 
 
+def count_here(lines, grad):
+    """Runs the chain; a callgrind that this process runs under counts only the chain."""
+    x, a, b = (tt.tensor(np.full((8, 8), v, np.float32)) for v in (0.5, 0.1, 0.9))
+    if grad:
+        a.requires_grad_()
+    chain(x, a, b, 200)
+    for switch in ("on", "off"):
+        subprocess.run(["callgrind_control", "-i", switch, str(os.getpid())], check=True, stdout=subprocess.DEVNULL)
+        if switch == "on":
+            chain(x, a, b, lines)
+
+
+def count_instructions(address, grad, lines=500, functions=40):
+    """Runs this file under callgrind, and prints the instructions of an op."""
+    with tempfile.TemporaryDirectory() as folder:
+        counts = Path(folder, "counts")
+        command = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes",
+                   f"--callgrind-out-file={counts}", sys.executable, __file__, address, "--counted", str(lines)]
+        subprocess.run(command + ["--grad"] * grad, check=True)
+        for file in sorted(Path(folder).glob("counts-*")):
+            text = subprocess.run(["callgrind_annotate", "--inclusive=no", "--threshold=100", str(file)],
+                                  stdout=subprocess.PIPE, text=True).stdout
+            found = re.findall(r"^ *([\d,]+) \([ \d.]+%\) +(.*)", text, re.MULTILINE)
+            per_op = [(int(count.replace(",", "")) / (lines * OPS), name) for count, name in found]
+            if not per_op or per_op[0][0] < 2:  # a thread that does nothing here
+                continue
+            print(f"{file.name.removeprefix('counts-')}: {per_op[0][0]:.0f} instructions an op")
+            for count, name in per_op[1:functions]:
+                print(f"{count:10.1f}  {name[:120]}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("address", nargs="?", default="unix", choices=["unix", "tcp"])
     parser.add_argument("--perf")
+    parser.add_argument("--instructions", action="store_true")
+    parser.add_argument("--grad", action="store_true", help="with gradients recorded")
+    parser.add_argument("--counted", type=int, help=argparse.SUPPRESS)  # the process under callgrind
     options = parser.parse_args()
+    if options.instructions:
+        count_instructions(options.address, options.grad)
+        return
     daemon = Daemon("--lanes", "1")
     try:
         with tt.connect(getattr(daemon, options.address)):
+            if options.counted:
+                count_here(options.counted, options.grad)
+                return
             for (who, name), us in ops(daemon, 2000, 12).items():
                 if us > 0.001:
                     print(f"{who:8}{name:20}{us:8.3f} us an op")

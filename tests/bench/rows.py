@@ -274,8 +274,7 @@ def softmax(m):
 def reads(session):
     def run():
         with session:
-            x = tt.ones(())
-            x.item()
+            x = tt.rand(())  # A value that the client does not know and cannot derive.
             took = []
             for _ in range(1000):
                 y = x + 1

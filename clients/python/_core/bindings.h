@@ -309,19 +309,23 @@ struct PyNode {
 nb::object node_object(PySession& session, autograd::Node* node, Handle* leaf);
 std::string node_name(const PySession& session, const autograd::Node& node);
 
-bool is_tensor(PyObject* object);
+// The Python type `Tensor`, from which Python subclasses derive.
+extern PyTypeObject* tensor_type;
+inline bool is_tensor(PyObject* object) {
+  return Py_TYPE(object) == tensor_type || PyType_IsSubtype(Py_TYPE(object), tensor_type);
+}
 bool is_op(PyObject* object);  // Returns true for an operator object of _core.ops.
 // Returns null if `object` is not a Tensor, or, with a Python error set, if it is a pending one
 // that cannot be created.
 PyTensor* tensor_of(PyObject* object);
+// The same for an object for which is_tensor() is true.
+PyTensor* usable(PyObject* object);
 // Returns true if the program has set attributes on this Tensor.
 bool has_attributes(PyObject* tensor);
 // Returns true if gradients are recorded for the tensor.
 bool requires_grad(const PyTensor& tensor);
 // The Tensor of h: the existing one, or a new one. Returns a new reference.
 PyObject* wrap(PySession& session, const HandleRef& h);
-// The Python type `Tensor`, from which Python subclasses derive.
-extern PyTypeObject* tensor_type;
 
 // Sets the Python error for a Status.
 void set_error(const Status& status);

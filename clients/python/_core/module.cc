@@ -9,6 +9,7 @@
 #include "checked.h"
 #include "clients/session/error_text.h"
 #include "collection.h"
+#include "frames.h"
 #include "methods.h"
 #include "tf32.h"
 
@@ -74,12 +75,19 @@ namespace {
 bool internal_code(PyCodeObject* code) {
   static std::unordered_map<PyObject*, bool> known;
   static const std::string* library = nullptr;
+  // Consecutive commands are mostly issued by one file, whose name object is kept in `known`.
+  static std::pair<PyObject*, bool> last;
   if (library != g_library) {
     library = g_library;
     known.clear();  // what the objects stand for is kept, and few
+    last = {};
   }
+  if (code->co_filename == last.first) return last.second;
   const auto found = known.find(code->co_filename);
-  if (found != known.end()) return found->second;
+  if (found != known.end()) {
+    last = *found;
+    return found->second;
+  }
   const char* name = PyUnicode_AsUTF8(code->co_filename);
   if (name == nullptr) PyErr_Clear();
   const std::string_view file = name ? name : "";
@@ -117,9 +125,20 @@ void PySession::note_site(std::uint64_t seq) {
   Py_XDECREF(before);
 }
 
-// The code in the result is a new reference. Garbage collection is paused: creating frame objects
-// may start it, and it runs Python code and lets other threads run, which would issue commands in
-// the middle of this one.
+// The code in the result is a new reference.
+#ifdef TELETENSOR_FRAMES
+Site PySession::present_site() {
+  Site site;
+  const FrameData* frame = present_frame();
+  while (frame != nullptr && internal_code(code_of(*frame))) frame = caller_of(*frame);
+  if (frame == nullptr) return site;
+  site.code = Py_NewRef(frame->code);
+  site.instruction = instruction_of(*frame);
+  return site;
+}
+#else
+// Garbage collection is paused: creating frame objects may start it, and it runs Python code and
+// lets other threads run, which would issue commands in the middle of this one.
 Site PySession::present_site() {
   const WithoutCollection paused;
   Site site;
@@ -140,6 +159,7 @@ Site PySession::present_site() {
   }
   return site;
 }
+#endif
 
 std::string PySession::site_of(std::uint64_t seq) const {
   const Site& site = sites_[seq % kSites];

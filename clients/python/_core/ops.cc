@@ -626,7 +626,7 @@ std::pair<std::int64_t, std::int64_t> take_ordinals(std::uint64_t count) {
 
 bool to_var(PyObject* object, Var& var) {
   if (is_tensor(object)) {
-    PyTensor* tensor = tensor_of(object);
+    PyTensor* tensor = usable(object);
     if (tensor != nullptr) var = tensor->var();
     return tensor != nullptr;
   }

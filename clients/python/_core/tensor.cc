@@ -15,12 +15,9 @@ namespace teletensor::client {
 
 PyTypeObject* tensor_type = nullptr;
 
-bool is_tensor(PyObject* object) {
-  return Py_TYPE(object) == tensor_type || PyType_IsSubtype(Py_TYPE(object), tensor_type);
-}
+PyTensor* tensor_of(PyObject* object) { return is_tensor(object) ? usable(object) : nullptr; }
 
-PyTensor* tensor_of(PyObject* object) {
-  if (!is_tensor(object)) return nullptr;
+PyTensor* usable(PyObject* object) {
   PyTensor* tensor = nb::inst_ptr<PyTensor>(object);
   if (tensor->session == nullptr) [[unlikely]] {
     PyErr_SetString(PyExc_TypeError, "a Tensor whose __init__ was not called cannot be used");
@@ -345,6 +342,7 @@ void bind_tensor(nb::module_& m) {
           nb::arg("type").none(), nb::arg("value").none(), nb::arg("trace").none());
   auto type = nb::class_<PyTensor>(
       m, "Tensor", nb::type_slots(tensor_slots), nb::is_weak_referenceable(), nb::dynamic_attr(),
+      nb::pooled(256),  // Most tensors of a program live for a few lines.
       "A tensor that lives on the daemon. Shape, dtype, device and gradient facts are known here "
       "without a round trip; reading values waits.");
   tensor_type = reinterpret_cast<PyTypeObject*>(type.ptr());
