@@ -551,6 +551,19 @@ TEST_F(GroupsFabric, OpenCollectivesGoOnAfterARestart) {
   }
 }
 
+TEST_F(GroupsFabric, AGroupThatDoesNotComeToRestEndsWithTheNameOfTheDaemon) {
+  auto members = join_all("ab");
+  deposit(members[0], {1});
+  EXPECT_FALSE(network_["a"].groups.hold_open("stops"));  // the other daemon has not answered
+  network_["a"].groups.end_moving("stops");
+  EXPECT_TRUE(network_["a"].groups.hold_open("stops"));
+  network_.settle();
+  deposit(members[1], {1});
+  for (const MemberRef& member : members) {
+    EXPECT_THAT(member->take().message(), HasSubstr("rank 0 stops: a"));
+  }
+}
+
 // The image was written before an earlier restart.
 TEST_F(GroupsFabric, AnOldImageEndsTheGroup) {
   auto members = join_all("ab");

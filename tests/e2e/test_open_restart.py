@@ -132,6 +132,14 @@ def restart(daemon):
     daemon.restart()
 
 
+def restart_one_of_several(daemon):
+    """The daemon may have nothing open, or the group may already be at rest because of another daemon."""
+    daemon.drain()
+    assert "event=session_lost" not in daemon.log, daemon.log
+    assert "event=groups_held" in daemon.log or "event=groups_at_rest" in daemon.log, daemon.log
+    daemon.restart()
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_all_ranks_in_one_daemon(start_daemon, tmp_path, program):
     daemon, go_on = start_daemon(*FLAGS, "--drain", "6"), tmp_path / "go_on"
@@ -165,11 +173,12 @@ def test_ranks_in_two_daemons(start_daemon, tmp_path, program):
     ranks = start_ranks(addresses, program, go_on)
     wait_line(ranks[1], "idles")
     wait_in_collective(daemons[0], 0)
-    for daemon in daemons:
-        restart(daemon)
-        wait_in_collective(daemons[0], 0)
+    restart(daemons[0])
+    wait_in_collective(daemons[0], 0)
+    restart_one_of_several(daemons[1])
+    wait_in_collective(daemons[0], 0)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(restart, daemons))
+        list(pool.map(restart_one_of_several, daemons))
     wait_in_collective(daemons[0], 0)
     go_on.touch()
     assert told(ranks) == wanted
@@ -209,13 +218,13 @@ def test_ten_restarts_in_turn(start_daemon, tmp_path):
     for i, file in enumerate(files):
         wait_line(ranks[i % 2], f"idles {i}")
         wait_in_collective(daemons[1 - i % 2], 1 - i % 2)
-        restart(daemons[i // 2 % 2])
+        restart_one_of_several(daemons[i // 2 % 2])
         file.touch()
     assert told(ranks) == wanted
 
 
 def test_a_receive_ends_the_group(start_daemon, tmp_path):
-    """No image contains a receive that waits, so the error names the rank and its daemon."""
+    """No image contains a receive that waits, so the group of a daemon with one ends."""
     (daemons, addresses), go_on = start_two(start_daemon, "--drain", "3"), tmp_path / "go_on"
     ranks = start_ranks(addresses, """
 x, text = tt.arange(3.0), ""
@@ -231,11 +240,11 @@ tell(text)
 """, go_on, count=2)
     wait_line(ranks[1], "idles")
     wait_in_collective(daemons[0], 0)
-    daemons[1].drain()
-    daemons[1].restart()
+    daemons[0].drain()
+    daemons[0].restart()
     go_on.touch()
-    for text in told(ranks):
-        assert "rank 1 has a daemon that shuts down: b" in text, text
+    for (text,) in told(ranks):
+        assert "rank 0 has a daemon that shuts down" in text, text
 
 
 def test_a_full_queue(start_daemon, tmp_path):
