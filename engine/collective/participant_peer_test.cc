@@ -192,8 +192,9 @@ TEST(Participant, RefusesVotesOnCutsOfTheFuture) {
 
 TEST(Participant, RefusesACutBeforeACollectiveThatHasFinished) {
   Pair pair;
-  pair.deposit(1, collective(Op::kAllReduce, 4));
+  pair.deposit(1, collective(Op::kBarrier, 0));
   pair.settle();
+  ASSERT_EQ(pair[0].finished(), 1u);
   ASSERT_TRUE(pair[0].deposit(0, 2, collective(Op::kAllReduce, 4)).ok());
   Message vote = of(Kind::kVote, 1);
   vote.purpose = Purpose::kLower;
