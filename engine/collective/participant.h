@@ -211,7 +211,6 @@ class Participant {
   void reach_rest();
   bool may_release();
   bool has_open_deposits() const;
-  void drop_after_cut();
   void tell_rest(bool interrupted);
 
   const Group& group_;

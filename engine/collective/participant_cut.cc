@@ -131,7 +131,21 @@ void Participant::reach_rest() {
   cut_.rest(useless && !now.hold.result().interrupted);
   everywhere_ = *cut_.number();
   retire();
-  drop_after_cut();
+  // All announcements of collectives after the cut are forgotten; after an interrupt, their
+  // deposits are dropped as well.
+  const bool interrupted = cut_.current().hold.result().interrupted;
+  if (interrupted) {
+    for (auto& [number, slot] : slots_) {
+      drop_early(slot);
+      complete(number, slot, {core::Code::kCancelled, "interrupted"});
+    }
+    slots_.clear();
+  }
+  for (auto& [number, slot] : slots_) {
+    drop_early(slot);
+    slot.announce = Fold();
+  }
+  tell_rest(interrupted);
 }
 
 // A place that only follows another place stays at rest with it, so that it may stop as well while
@@ -158,24 +172,6 @@ bool Participant::has_open_deposits() const {
 // because a rank has left before it.
 Number Participant::last_before_cut() const {
   return ending_ ? std::min(*cut_.number(), ending_->last) : *cut_.number();
-}
-
-// Called when the group is at rest. All announcements of collectives after the cut are forgotten;
-// after an interrupt, their deposits are dropped as well.
-void Participant::drop_after_cut() {
-  const bool interrupted = cut_.current().hold.result().interrupted;
-  if (interrupted) {
-    for (auto& [number, slot] : slots_) {
-      drop_early(slot);
-      complete(number, slot, {core::Code::kCancelled, "interrupted"});
-    }
-    slots_.clear();
-  }
-  for (auto& [number, slot] : slots_) {
-    drop_early(slot);
-    slot.announce = Fold();
-  }
-  tell_rest(interrupted);
 }
 
 void Participant::tell_rest(bool interrupted) {
