@@ -335,7 +335,8 @@ class Session {
   // Returns true if an image can contain all that waits. Precondition: stop_here() returned kWaits.
   virtual bool may_stay() { return true; }
   // Takes the image. Precondition: come_to_rest() returned kRests and Engine::rest_groups()
-  // returned true; or after Engine::hold_groups(), stop_here() returned neither kRuns nor kApart.
+  // returned true; or after Engine::hold_groups() returned true, stop_here() returned neither kRuns
+  // nor kApart.
   virtual void stay_at_rest() {}
   // Ends the pause of rest(), if rest() called `done` with an image. Lets a restored session begin
   // with what it had left to run. Any thread.
@@ -395,8 +396,12 @@ class Engine {
   // Ends the groups that are not at rest, with the reason "rank n `why`".
   virtual void end_moving_groups(const std::string& why) { (void)why; }
   // Lets no group change any more, although collectives are open, or ends the groups for which this
-  // is not possible, with the reason "rank n `why`".
-  virtual void hold_groups(const std::string& why) { (void)why; }
+  // is not possible, with the reason "rank n `why`". Returns false if groups with ranks in other
+  // daemons are not held yet; it must be called again then.
+  virtual bool hold_groups(const std::string& why) {
+    (void)why;
+    return true;
+  }
   // Returns host memory to the operating system that no session has needed since the last call.
   // Called every few seconds.
   virtual void release_idle() {}

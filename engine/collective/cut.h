@@ -8,6 +8,14 @@
 // after the cut, its vote says so, and the cut is of no use. It votes in the third one, release,
 // when it no longer keeps the group at rest. A daemon at rest may write its image and restart: its
 // votes of this generation, and those of its peers, are then sent again.
+//
+// The ranks of some place may not reach the cut, because their programs send nothing. A place that
+// drains and does not wait for them starts one more vote between hold and rest: lower. With its
+// vote a place announces no further collective, and the lowest number up to which all places have
+// announced becomes the cut. No collective after it can have been decided, so at rest all places
+// forget what they know about later announcements, and announce again after the release. The vote
+// is not repeated after a restart: a place is at rest only when all others have heard its vote, or
+// have reached the higher cut, which is then the same number.
 #pragma once
 
 #include <map>
@@ -20,7 +28,7 @@ namespace teletensor::collective {
 class Cut {
  public:
   struct Generation {
-    Fold hold, rest, release;
+    Fold hold, lower, rest, release;
   };
 
   Cut(const Spread& spread, Number generation, Number number);
@@ -60,6 +68,8 @@ class Cut {
   bool interrupt_next = false;
   // Its drain is of no use while its ranks have something open.
   bool until_still = false;
+  // Its drain does not wait for ranks that do not reach the cut.
+  bool lowers = false;
   bool keeps_at_rest() const { return drains || interrupts; }
 
  private:

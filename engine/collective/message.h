@@ -59,6 +59,7 @@ enum class Purpose : std::uint8_t {
   kRest = 4,      // a generation: all collectives up to the cut have finished
   kRelease = 5,   // a generation: the group may continue
   kLeave = 6,     // all ranks of the place have left
+  kLower = 7,     // a generation: the lowest number up to which all places have announced
 };
 
 inline constexpr std::size_t kStateClaims = 16;  // maximum number of ranks in one kState message

@@ -105,9 +105,10 @@ class Participant {
   void end_interrupt();
   // For a daemon that is about to stop; it calls this repeatedly. Drains as soon as that may bring
   // the group to rest, and ends a drain that began too early. `still` says that no deposit of this
-  // place's ranks is open. Returns true at rest: the owner may take the image, and then ignores all
-  // events.
-  bool come_to_rest(bool still);
+  // place's ranks is open. With `open`, it does not wait for that, nor for ranks that do not reach
+  // the cut (see Cut); deposits after the cut stay open. Returns true at rest: the owner may take
+  // the image, and then ignores all events. Precondition of `open`: the group has one level.
+  bool come_to_rest(bool still, bool open = false);
   // Returns true if the last cut was of no use, because ranks of a place that is about to stop need
   // further deposits of other places' ranks before their own deposits are finished.
   bool repeats() const { return cut_.repeats(); }
@@ -159,6 +160,7 @@ class Participant {
     bool decided = false, complete = false, finished = false, asked = false;
     std::map<Rank, std::string> late;  // late ranks, and their states as reported by other places
     std::set<Place> askers, queried;   // places that must be answered; all places that have asked
+    void withdraw();                   // ends the exchange of a collective that is not decided
   };
 
   Slot& slot(Number number);
@@ -204,11 +206,11 @@ class Participant {
   void finish_end();
 
   void advance_cut();
+  bool lower_cut();
   Number last_before_cut() const;
   void reach_rest();
   bool may_release();
   bool has_open_deposits() const;
-  void drop_after_cut();
   void tell_rest(bool interrupted);
 
   const Group& group_;

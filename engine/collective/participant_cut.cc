@@ -12,9 +12,14 @@ void Participant::drain() {
   advance();
 }
 
-bool Participant::come_to_rest(bool still) {
+bool Participant::come_to_rest(bool still, bool open) {
   if (ended_) return false;
   cut_.until_still = true;
+  if (open) {
+    cut_.lowers = true;
+    if (!cut_.rests()) drain();
+    return cut_.rests();
+  }
   if (!cut_.drains) {
     // Where other places drain, the vote of this one says whether it is still.
     if (still || (held() && !cut_.at_rest())) drain();
@@ -26,7 +31,7 @@ bool Participant::come_to_rest(bool still) {
 }
 
 void Participant::end_drain() {
-  cut_.drains = false;
+  cut_.drains = cut_.lowers = false;
   if (!ended_) advance();
 }
 
@@ -64,11 +69,15 @@ void Participant::advance_cut() {
     out_.push(std::move(action));
     return advance();
   }
+  if (!lower_cut()) return;
   // Transfers run until this point, because a rank may need them to reach the cut.
   if (!now.rest.started() && out_.done >= last_before_cut()) point_to_point_.hold(true);
   if (!now.rest.started() && out_.done >= last_before_cut() && point_to_point_.at_rest()) {
     Vote vote;
-    if (cut_.drains && cut_.until_still && has_open_deposits()) vote.announced = *cut_.number() + 1;
+    const bool waits = cut_.until_still && !cut_.lowers && !now.lower.started();
+    if (cut_.drains && waits && has_open_deposits()) vote.announced = *cut_.number() + 1;
+    announced_ = std::min(announced_, *cut_.number());
+    for (auto at = slots_.upper_bound(announced_); at != slots_.end(); ++at) at->second.withdraw();
     now.rest.start(std::move(vote));
   }
   send_votes(Purpose::kRest, cut_.generation(), now.rest);
@@ -85,6 +94,35 @@ void Participant::advance_cut() {
   advance();
 }
 
+// Votes on a lower cut if a place asks for it. Returns false if the place cannot rest before it
+// knows the votes of all places.
+bool Participant::lower_cut() {
+  Cut::Generation& now = cut_.current();
+  if (now.rest.complete(spread_)) return true;
+  if (!now.lower.started() && ((cut_.drains && cut_.lowers) || now.lower.heard())) {
+    Vote vote;
+    vote.done = announced_;
+    now.lower.start(std::move(vote));
+    cut_.know(announced_);  // it announces nothing more before the release
+  }
+  if (!now.lower.started()) return true;
+  const bool known = now.lower.complete(spread_);
+  send_votes(Purpose::kLower, cut_.generation(), now.lower);
+  if (!now.lower.complete(spread_)) return now.rest.started();
+  if (known || now.rest.started()) return true;
+  cut_.know(std::max(now.lower.result().done, out_.done));
+  Action action;
+  action.kind = Action::Kind::kRunTo;
+  action.number = *cut_.number();
+  out_.push(std::move(action));
+  return true;
+}
+
+void Participant::Slot::withdraw() {
+  if (exchange) exchange->release();
+  exchange.reset();
+}
+
 // If a place that drains still has open deposits, all places end their drains, so that its ranks
 // get what they wait for.
 void Participant::reach_rest() {
@@ -93,7 +131,21 @@ void Participant::reach_rest() {
   cut_.rest(useless && !now.hold.result().interrupted);
   everywhere_ = *cut_.number();
   retire();
-  drop_after_cut();
+  // All announcements of collectives after the cut are forgotten; after an interrupt, their
+  // deposits are dropped as well.
+  const bool interrupted = cut_.current().hold.result().interrupted;
+  if (interrupted) {
+    for (auto& [number, slot] : slots_) {
+      drop_early(slot);
+      complete(number, slot, {core::Code::kCancelled, "interrupted"});
+    }
+    slots_.clear();
+  }
+  for (auto& [number, slot] : slots_) {
+    drop_early(slot);
+    slot.announce = Fold();
+  }
+  tell_rest(interrupted);
 }
 
 // A place that only follows another place stays at rest with it, so that it may stop as well while
@@ -120,20 +172,6 @@ bool Participant::has_open_deposits() const {
 // because a rank has left before it.
 Number Participant::last_before_cut() const {
   return ending_ ? std::min(*cut_.number(), ending_->last) : *cut_.number();
-}
-
-// Called when the group is at rest. After an interrupt, all deposits that were not announced are
-// dropped.
-void Participant::drop_after_cut() {
-  const bool interrupted = cut_.current().hold.result().interrupted;
-  if (interrupted) {
-    for (auto& [number, slot] : slots_) {
-      drop_early(slot);
-      complete(number, slot, {core::Code::kCancelled, "interrupted"});
-    }
-    slots_.clear();
-  }
-  tell_rest(interrupted);
 }
 
 void Participant::tell_rest(bool interrupted) {

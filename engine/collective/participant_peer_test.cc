@@ -181,11 +181,26 @@ TEST(Participant, RefusesAResultOutsideOfWhatIsKeptHere) {
 TEST(Participant, RefusesVotesOnCutsOfTheFuture) {
   Pair pair;
   Message vote = of(Kind::kVote, 3);
-  for (const Purpose purpose : {Purpose::kHold, Purpose::kRest, Purpose::kRelease}) {
+  for (const Purpose purpose :
+       {Purpose::kHold, Purpose::kLower, Purpose::kRest, Purpose::kRelease}) {
     vote.purpose = purpose;
     EXPECT_FALSE(pair[0].receive(1, vote).ok());
   }
   vote.number = 2;  // its sender may already be at the next collective
+  EXPECT_TRUE(pair[0].receive(1, vote).ok());
+}
+
+TEST(Participant, RefusesACutBeforeACollectiveThatHasFinished) {
+  Pair pair;
+  pair.deposit(1, collective(Op::kBarrier, 0));
+  pair.settle();
+  ASSERT_EQ(pair[0].finished(), 1u);
+  ASSERT_TRUE(pair[0].deposit(0, 2, collective(Op::kAllReduce, 4)).ok());
+  Message vote = of(Kind::kVote, 1);
+  vote.purpose = Purpose::kLower;
+  vote.vote.done = 0;
+  EXPECT_FALSE(pair[0].receive(1, vote).ok());
+  vote.vote.done = 1;
   EXPECT_TRUE(pair[0].receive(1, vote).ok());
 }
 

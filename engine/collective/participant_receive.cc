@@ -87,7 +87,7 @@ core::Status Participant::receive_vote(Place from, const Message& message) {
     (void)leaving_.receive(spread_, message.level, from, message.vote);
     return {};
   }
-  if (message.purpose < Purpose::kHold || message.purpose > Purpose::kRelease) {
+  if (message.purpose < Purpose::kHold || message.purpose > Purpose::kLower) {
     return violation("a vote of an unknown purpose");
   }
   if (message.number > cut_.generation() + 1) return violation("a cut that is not the next one");
@@ -97,9 +97,13 @@ core::Status Participant::receive_vote(Place from, const Message& message) {
   Cut::Generation* generation = cut_.find(message.number);
   // A restarted place sends its votes again, and this place may have received them earlier.
   if (generation == nullptr) return {};
-  Fold& fold = message.purpose == Purpose::kHold   ? generation->hold
-               : message.purpose == Purpose::kRest ? generation->rest
-                                                   : generation->release;
+  if (message.purpose == Purpose::kLower && message.vote.done < out_.done) {
+    return violation("a cut before a collective that has finished");
+  }
+  Fold& fold = message.purpose == Purpose::kHold    ? generation->hold
+               : message.purpose == Purpose::kLower ? generation->lower
+               : message.purpose == Purpose::kRest  ? generation->rest
+                                                    : generation->release;
   (void)fold.receive(spread_, message.level, from, message.vote);
   return {};
 }

@@ -270,8 +270,10 @@ void History::break_world(Dice& dice) {
   }
   if (dice.chance(25)) {  // some daemons at once, or nearly so
     const Time when = time(), apart = dice.chance(50) ? 1 : 1 + dice.below(4000);
+    const Time patience = dice.chance(50) ? 1'000'000 : dice.below(4000);
     for (std::int64_t i = 1 + dice.below(places); i > 0; --i) {
-      world_->at(when + dice.below(apart), [this, p = place()] { world_->shut_down(p); });
+      world_->at(when + dice.below(apart),
+                 [this, p = place(), patience] { world_->shut_down(p, patience); });
     }
   }
   for (std::int64_t i = dice.chance(15) ? 1 + dice.below(2) : 0; i > 0; --i) {

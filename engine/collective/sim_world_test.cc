@@ -293,11 +293,12 @@ void World::restart(Place place) {
   });
 }
 
-void World::shut_down(Place place) {
+void World::shut_down(Place place, Time patience) {
   Node& node = nodes_[place];
   if (!alive(place) || node.ended || node.draining || group_.levels() > 1) return;
   node.draining = node.shuts_down = true;
   node.moved = now;
+  node.opens = now + patience;
   // A cut connection may stay closed for plan_.late, several times in each generation.
   come_to_rest(place, now + 300000 + 20 * plan_.late);
 }
@@ -329,7 +330,11 @@ void World::come_to_rest(Place place, Time until) {
   const std::vector<Rank>& ranks = group_.ranks_of(place);
   const bool busy = std::any_of(ranks.begin(), ranks.end(), [&](Rank r) { return has_open(r); });
   const bool over = node.ended || node.participant->ending();
-  if (!over && node.participant->come_to_rest(!busy)) return restart(place);
+  const bool open = now > node.opens;
+  if (!over && node.participant->come_to_rest(!busy, open)) {
+    lowered += busy ? 1 : 0;
+    return restart(place);
+  }
   if (over || now > until) {
     if (!over && plan_.stops.empty() && !has_killed()) complain("does not come to rest");
     node.draining = node.shuts_down = false;

@@ -88,7 +88,8 @@ class World {
   void drain(Place place);  // restarts it from its image
   // As drain(), by the rules of daemons: its ranks continue only as far as other ranks need them,
   // and it stops when none of their operations is open.
-  void shut_down(Place place);
+  // After `patience` its operations may stay open.
+  void shut_down(Place place, Time patience);
   void interrupt(Place place);
 
   const Group& group() const { return group_; }
@@ -104,7 +105,7 @@ class World {
   std::set<std::string> timeouts;
   Traffic traffic;
   Time now = 0;
-  std::int64_t events = 0, cuts = 0, restarts = 0, interrupts = 0;
+  std::int64_t events = 0, cuts = 0, restarts = 0, interrupts = 0, lowered = 0;
   // Ranks that have left, with the number of each rank's last collective.
   std::map<Rank, Number> left;
   std::int64_t staging_peak = 0, flight_peak = 0;
@@ -125,6 +126,7 @@ class World {
     Time speed = 1;
     bool draining = false, interrupting = false, killed = false;
     bool shuts_down = false;
+    Time opens = 0;  // when it shuts down although its operations are open
     Time moved = 0;  // when a rank has last deposited, or was last pushed, while it shuts down
     std::optional<Number> run_to;
   };

@@ -36,8 +36,10 @@ struct Vote {
   std::uint64_t fingerprint = 0;  // fingerprint of the call of `lowest`
   bool equal = true;              // all fingerprints are equal
   std::uint64_t balance = 0;
-  Rank failed = kNoRank;     // the lowest rank that cannot take part
-  Number done = ~Number{0};  // all collectives up to this number have finished, on every place
+  Rank failed = kNoRank;  // the lowest rank that cannot take part
+  // All collectives up to this number have finished, on every place. For a lower cut: are
+  // announced.
+  Number done = ~Number{0};
   // These members are used for a cut.
   Number announced = 0;  // the highest number of an announced collective at any place
   bool interrupted = false;

@@ -78,7 +78,7 @@ class GroupEpoch {
   bool busy();
   bool rest();
   void end_moving(const std::string& why);
-  void hold_open(const std::string& why);
+  bool hold_open(const std::string& why);
   void end_waits(collective::Rank rank);
   std::optional<program::Image::Group> image(collective::Rank rank);
   std::uint64_t stamp() const { return stamp_; }  // from the image; 0: the group was not restored

@@ -37,6 +37,11 @@ collective::Participant::Image participant_of(const program::Image::Group& image
   return made;
 }
 
+// The reason why a daemon ends a group, with its name if the group has several daemons.
+std::string named(const std::string& why, const Fabric* fabric, std::size_t daemons) {
+  return fabric == nullptr || daemons < 2 ? why : why + ": " + fabric->name();
+}
+
 }  // namespace
 
 GroupEpoch::GroupEpoch(const program::Image::Group& image, Groups::Adder& adder, Fabric* fabric)
@@ -94,7 +99,7 @@ void GroupEpoch::end_moving(const std::string& why) {
     const bool rests =
         !busy_locked() && (!participant_ || places_.size() == 1 || participant_->rests());
     for (collective::Rank rank = 0; !rests && rank < ranks(); ++rank) {
-      if (ranks_[rank].joined) part(rank, why, true, met);
+      if (ranks_[rank].joined) part(rank, named(why, fabric_, places_.size()), true, met);
     }
   });
 }
@@ -102,7 +107,7 @@ void GroupEpoch::end_moving(const std::string& why) {
 // The image of a session contains its own open collectives, but no call that the group keeps for a
 // rank whose command has ended.
 bool GroupEpoch::may_hold_open() const {
-  if (places_.size() > 1 || !transfers_.empty()) return false;
+  if (!transfers_.empty()) return false;
   for (const RankState& rank : ranks_) {
     if (!rank.joined) continue;
     if (!rank.declined.empty()) return false;
@@ -117,17 +122,29 @@ bool GroupEpoch::may_hold_open() const {
   return true;
 }
 
-void GroupEpoch::hold_open(const std::string& why) {
+bool GroupEpoch::hold_open(const std::string& why) {
+  {
+    core::MutexLock lock(mu_);
+    if (kept_) return true;
+  }
+  bool holds = true;
   settle([&](Waiters& met) TT_REQUIRES(mu_) {
-    if (closed_locked() || (places_.size() > 1 && participant_->rests() && !busy_locked())) return;
-    if (may_hold_open()) {
+    if (closed_locked()) return;
+    const bool alone = !participant_ || places_.size() == 1;
+    const bool one_level = !group_ || group_->levels() == 1;
+    if (!alone && going_ && one_level && !participant_->come_to_rest(!busy_locked(), true)) {
+      holds = false;
+      return;
+    }
+    if ((alone || participant_->rests()) && may_hold_open()) {
       kept_ = true;
       return;
     }
     for (collective::Rank rank = 0; rank < ranks() && !closed_locked(); ++rank) {
-      if (ranks_[rank].joined) part(rank, why, true, met);
+      if (ranks_[rank].joined) part(rank, named(why, fabric_, places_.size()), true, met);
     }
   });
+  return holds;
 }
 
 void GroupEpoch::end_waits(collective::Rank rank) {

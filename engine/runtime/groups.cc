@@ -478,11 +478,14 @@ void Groups::end_moving(const std::string& why) {
   }
 }
 
-void Groups::hold_open(const std::string& why) {
+bool Groups::hold_open(const std::string& why) {
+  bool all_held = true;
   for (const EpochRef& epoch : all_epochs()) {
-    epoch->hold_open(why);
+    const bool held = epoch->hold_open(why);
+    all_held = all_held && held;
     withdraw(epoch);
   }
+  return all_held;
 }
 
 // Checks an image that was read from a file, which is not trusted.

@@ -175,8 +175,9 @@ class Groups : private Fabric::Receiver {
   void end_moving(const std::string& why);
   // Lets no group change any more, although collectives are open: their images are those of groups
   // in which these are not called yet. A deposit after this call stays open. Groups for which that
-  // is not possible end like those of end_moving().
-  void hold_open(const std::string& why);
+  // is not possible end like those of end_moving(). Returns false while groups with ranks in other
+  // daemons wait for these to come to rest; it is called again then.
+  bool hold_open(const std::string& why);
   // Like join(), for a rank that is restored from an image. The group continues after restored(),
   // when all its ranks of this daemon are present.
   core::Result<std::shared_ptr<Member>> restore(const std::string& user, const std::string& who,

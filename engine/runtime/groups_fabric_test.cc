@@ -490,6 +490,85 @@ TEST_F(GroupsFabric, AGroupGoesOnAfterARestartOfAllDaemonsAtOnce) {
   }
 }
 
+// Ranks 0 and 1 have deposited a collective, and the programs of ranks 2 and 3 send nothing.
+// Daemons with and without silent ranks restart.
+TEST_F(GroupsFabric, OpenCollectivesGoOnAfterARestart) {
+  const std::string placement = "abca";
+  for (unsigned seed = 1; seed <= 60; ++seed) {
+    std::mt19937 dice(seed);
+    auto members = join_all(placement);
+    const std::size_t elements = seed % 3 == 0 ? 5000 : 3;  // too many to be sent with the vote
+    const auto values = [&](int rank, int number) {
+      return std::vector<float>(elements, static_cast<float>(10 * number + rank));
+    };
+    for (int number = 1; number <= 2; ++number) {
+      for (int rank = 0; rank < 4; ++rank) deposit(members[rank], values(rank, number));
+      network_.settle(dice());
+      for (const MemberRef& member : members) EXPECT_TRUE(member->take().ok());
+    }
+    const std::string stops = std::vector<std::string>{"a", "b", "c", "ab", "bc"}[seed % 5];
+    std::map<int, RowMajor> results;
+    for (const int rank : {0, 1}) results[rank] = deposit(members[rank], values(rank, 3));
+    if (seed % 2 == 0) network_.settle(dice());
+    std::set<char> held;
+    for (int i = 0; i < 10'000 && held.size() < stops.size(); ++i) {
+      const char name = stops[dice() % stops.size()];
+      network_.step(dice);
+      if (held.contains(name)) continue;
+      Groups& groups = network_[std::string(1, name)].groups;
+      if (i < 20 ? groups.rest() : groups.hold_open("stops")) held.insert(name);
+    }
+    ASSERT_EQ(held.size(), stops.size()) << seed;
+    network_.settle(dice());
+    std::map<int, program::Image::Group> images;
+    for (int rank = 0; rank < 4; ++rank) {
+      if (!held.contains(placement[static_cast<std::size_t>(rank)])) continue;
+      auto image = members[rank]->member().image();
+      ASSERT_TRUE(image) << seed;
+      EXPECT_EQ(image->collectives, 2u);
+      images.emplace(rank, *image);
+      members[rank].reset();
+    }
+    for (const char name : stops) network_.replace(std::string(1, name));
+    for (auto& [rank, image] : images) {
+      Groups& groups = network_[placement.substr(static_cast<std::size_t>(rank), 1)].groups;
+      auto member = groups.restore("alice", "a session that is back", image);
+      ASSERT_TRUE(member.ok()) << member.status().message();
+      members[rank] = std::make_shared<TestRank>(*member);
+      if (rank < 2) results[rank] = deposit(members[rank], values(rank, 3));
+    }
+    for (const char name : stops) network_[std::string(1, name)].groups.restored();
+    for (const auto& [one, other] :
+         {std::pair('a', 'b'), std::pair('a', 'c'), std::pair('b', 'c')}) {
+      if (!held.contains(one) && !held.contains(other)) continue;  // they are still connected
+      network_[std::string(1, one)].receiver->met(std::string(1, other));
+      network_[std::string(1, other)].receiver->met(std::string(1, one));
+    }
+    network_.settle(dice());
+    EXPECT_FALSE(members[0]->ended()) << seed;
+    for (const int rank : {2, 3}) results[rank] = deposit(members[rank], values(rank, 3));
+    network_.settle(dice());
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_TRUE(members[rank]->ended()) << seed;
+      EXPECT_TRUE(members[rank]->take().ok()) << members[rank]->take().message();
+      EXPECT_EQ(floats(results[rank]), std::vector<float>(elements, 126));
+    }
+  }
+}
+
+TEST_F(GroupsFabric, AGroupThatDoesNotComeToRestEndsWithTheNameOfTheDaemon) {
+  auto members = join_all("ab");
+  deposit(members[0], {1});
+  EXPECT_FALSE(network_["a"].groups.hold_open("stops"));  // the other daemon has not answered
+  network_["a"].groups.end_moving("stops");
+  EXPECT_TRUE(network_["a"].groups.hold_open("stops"));
+  network_.settle();
+  deposit(members[1], {1});
+  for (const MemberRef& member : members) {
+    EXPECT_THAT(member->take().message(), HasSubstr("rank 0 stops: a"));
+  }
+}
+
 // The image was written before an earlier restart.
 TEST_F(GroupsFabric, AnOldImageEndsTheGroup) {
   auto members = join_all("ab");

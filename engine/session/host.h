@@ -45,7 +45,7 @@ class Host final : public engine::Engine {
   std::vector<runtime::GroupFacts> groups() override { return groups_.all(); }
   bool rest_groups() override { return groups_.rest(); }
   void end_moving_groups(const std::string& why) override { groups_.end_moving(why); }
-  void hold_groups(const std::string& why) override { groups_.hold_open(why); }
+  bool hold_groups(const std::string& why) override { return groups_.hold_open(why); }
   core::Result<std::unique_ptr<engine::Session>> open(const engine::SessionOptions& options,
                                                       engine::SessionListener* listener) override;
   core::Status read_storage(const program::Image::Storage& storage, std::uint64_t offset, void* to,

@@ -120,7 +120,7 @@ Status read(const v1::PeerGroupMessage& from, collective::Message& message) {
   using collective::Kind;
   using collective::Purpose;
   if (!read(from.kind(), Kind::kVote, Kind::kLeft, message.kind)) return wrong("message.kind");
-  if (!read(from.purpose(), Purpose::kAnnounce, Purpose::kLeave, message.purpose)) {
+  if (!read(from.purpose(), Purpose::kAnnounce, Purpose::kLower, message.purpose)) {
     return wrong("message.purpose");
   }
   if (from.level() > 0xff) return wrong("message.level");

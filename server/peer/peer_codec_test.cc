@@ -40,7 +40,7 @@ class Dice {
 Message group_message(Dice& dice) {
   Message made;
   made.kind = dice.from(collective::Kind::kVote, collective::Kind::kLeft);
-  made.purpose = dice.from(collective::Purpose::kAnnounce, collective::Purpose::kLeave);
+  made.purpose = dice.from(collective::Purpose::kAnnounce, collective::Purpose::kLower);
   made.level = static_cast<std::uint8_t>(dice.below(256));
   made.number = dice.any();
   made.done = dice.any();

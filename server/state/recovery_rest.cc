@@ -96,8 +96,7 @@ void Recovery::hold_groups(const std::vector<LeaseRef>& all, Clock::time_point u
           return Status();
         });
       }
-      engine.hold_groups(kShutsDown);
-      held = true;
+      held = engine.hold_groups(kShutsDown);
       continue;
     }
     for (const LeaseRef& lease : stopped) {

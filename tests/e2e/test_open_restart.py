@@ -1,10 +1,12 @@
 """Daemons that are restarted while a rank waits in a collective that another rank has not called: it stays open."""
 
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.clients import finish, wait_asleep, wait_line
 from support.daemon import wait_until
+from support.daemons import keep_address, start_daemons
 from support.ranks import groups, start, told
 
 pytestmark = pytest.mark.usefixtures("invariants")
@@ -130,6 +132,14 @@ def restart(daemon):
     daemon.restart()
 
 
+def restart_one_of_several(daemon):
+    """The daemon may have nothing open, or the group may already be at rest because of another daemon."""
+    daemon.drain()
+    assert "event=session_lost" not in daemon.log, daemon.log
+    assert "event=groups_held" in daemon.log or "event=groups_at_rest" in daemon.log, daemon.log
+    daemon.restart()
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_all_ranks_in_one_daemon(start_daemon, tmp_path, program):
     daemon, go_on = start_daemon(*FLAGS, "--drain", "6"), tmp_path / "go_on"
@@ -144,6 +154,97 @@ def test_all_ranks_in_one_daemon(start_daemon, tmp_path, program):
         wait_in_collective(daemon, 0)
     go_on.touch()
     assert told(ranks) == wanted
+
+
+def start_two(start_daemon, *flags):
+    daemons = start_daemons(start_daemon, 2, *FLAGS, *flags)
+    for daemon in daemons:
+        keep_address(daemon)
+    return daemons, [daemon.unix for daemon in daemons]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_ranks_in_two_daemons(start_daemon, tmp_path, program):
+    """Rank 1 is alone on its daemon and idle. Each daemon is restarted, and then both at once."""
+    (daemons, addresses), go_on = start_two(start_daemon, "--drain", "6"), tmp_path / "go_on"
+    go_on.touch()
+    wanted = told(start_ranks(addresses, program, go_on))
+    go_on.unlink()
+    ranks = start_ranks(addresses, program, go_on)
+    wait_line(ranks[1], "idles")
+    wait_in_collective(daemons[0], 0)
+    restart(daemons[0])
+    wait_in_collective(daemons[0], 0)
+    restart_one_of_several(daemons[1])
+    wait_in_collective(daemons[0], 0)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(restart_one_of_several, daemons))
+    wait_in_collective(daemons[0], 0)
+    go_on.touch()
+    assert told(ranks) == wanted
+
+
+# Rank R waits before each round i until the file GO_ON.i exists, if i is odd for rank 1, even for rank 0.
+TURNS = """
+tt.manual_seed(R)
+net = tt.nn.parallel.DistributedDataParallel(tt.nn.Sequential(tt.nn.Linear(6, 40), tt.nn.ReLU(), tt.nn.Linear(40, 3)),
+                                             bucket_cap_mb=0.0005)
+step = tt.optim.Adam(net.parameters(), lr=0.05)
+for i in range(10):
+    if i % 2 == R:
+        print("idles", i, flush=True)
+        while not os.path.exists(f"GO_ON.{i}"):
+            time.sleep(0.01)
+    step.zero_grad()
+    data = tt.arange(8 * 6.0).reshape(8, 6).sin() * (R + 1) + i
+    loss = (net(data) - 1).square().mean()
+    loss.backward()
+    step.step()
+    loss.item()
+tell([p.detach().numpy().tobytes().hex() for p in net.parameters()])
+"""
+
+
+def test_ten_restarts_in_turn(start_daemon, tmp_path):
+    """In each step of a training one rank is late, and one of the daemons is restarted."""
+    (daemons, addresses), go_on = start_two(start_daemon, "--drain", "6"), tmp_path / "go_on"
+    files = [tmp_path / f"go_on.{i}" for i in range(10)]
+    for file in files:
+        file.touch()
+    wanted = told(start_ranks(addresses, TURNS, go_on, count=2))
+    for file in files:
+        file.unlink()
+    ranks = start_ranks(addresses, TURNS, go_on, count=2)
+    for i, file in enumerate(files):
+        wait_line(ranks[i % 2], f"idles {i}")
+        wait_in_collective(daemons[1 - i % 2], 1 - i % 2)
+        restart_one_of_several(daemons[i // 2 % 2])
+        file.touch()
+    assert told(ranks) == wanted
+
+
+def test_a_receive_ends_the_group(start_daemon, tmp_path):
+    """No image contains a receive that waits, so the group of a daemon with one ends."""
+    (daemons, addresses), go_on = start_two(start_daemon, "--drain", "3"), tmp_path / "go_on"
+    ranks = start_ranks(addresses, """
+x, text = tt.arange(3.0), ""
+if R == 1:
+    idle(2)
+try:
+    dist.send(x, 0) if R == 1 else dist.recv(x, 1)
+    x.tolist()
+    dist.barrier()
+except tt.RankLostError as error:
+    text = str(error)
+tell(text)
+""", go_on, count=2)
+    wait_line(ranks[1], "idles")
+    wait_in_collective(daemons[0], 0)
+    daemons[0].drain()
+    daemons[0].restart()
+    go_on.touch()
+    for (text,) in told(ranks):
+        assert "rank 0 has a daemon that shuts down" in text, text
 
 
 def test_a_full_queue(start_daemon, tmp_path):
