@@ -115,5 +115,35 @@ TEST(Prepared, LoopsEndBeforeBranchesAndBranchesHaveTheirOwn) {
   EXPECT_EQ(branch.results.size(), 1u);
 }
 
+// The bytes of the facts contain at least every list that a unit, a step or a block adds.
+TEST(Prepared, ItsBytesGrowWithEveryStep) {
+  const auto made = [](int steps) {
+    Maker m;
+    const Geometry g({8, 8});
+    View x = m.parameter(g);
+    for (int i = 0; i < steps; ++i) {
+      // The product runs apart, so each pair of steps makes two units.
+      x = m.call(m.program->body, i % 2 == 0 ? "matmul" : "sin",
+                 i % 2 == 0 ? std::vector<View>{x, x} : std::vector<View>{x}, m.value(g));
+    }
+    m.program->body.results = {x};
+    const Devices devices = host();
+    const Prepared prepared(m.program, ops::catalog(), devices);
+    const Prepared::Facts& facts = prepared.facts(m.program->body);
+    std::uint64_t least = facts.units.size() * (sizeof(Unit) + sizeof(std::vector<ValueId>)) +
+                          facts.steps.size() * sizeof(Prepared::StepFacts) + sizeof(ValueId);
+    for (const Unit& unit : facts.units) least += unit.steps.size() * sizeof(unit.steps[0]);
+    for (const auto& dying : facts.dying) least += dying.size() * sizeof(ValueId);
+    for (const Prepared::StepFacts& step : facts.steps) {
+      least += (step.operands.size() + step.results.size()) * sizeof(void*);
+    }
+    EXPECT_EQ(facts.units.size(), static_cast<std::size_t>(steps));
+    EXPECT_GE(prepared.bytes(), least) << steps;
+    EXPECT_LE(prepared.bytes(), 4 * least + 4096) << steps;  // the lists have some capacity to grow
+    return prepared.bytes();
+  };
+  EXPECT_GT(made(400), made(200) + 200 * sizeof(Prepared::StepFacts));
+}
+
 }  // namespace
 }  // namespace teletensor::runtime

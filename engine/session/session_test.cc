@@ -223,6 +223,25 @@ TEST(Session, UploadsAreCheckedAdmittedAndBound) {
   EXPECT_EQ(client.used(), 256u);
 }
 
+TEST(Session, UploadsThatNoHandleUsesHaveALimit) {
+  Daemon daemon;
+  program::Amounts limits = program::kUsualLimits;
+  limits.staged_bytes = 1000;
+  Client client(daemon, kSimDevice, 1 << 20, limits);
+  engine::Session& session = *client.session;
+  EXPECT_EQ(session.begin_upload(kSimDevice, 1001).status().code(), Code::kResourceExhausted);
+  const std::uint64_t whole = *session.begin_upload(kSimDevice, 1000);  // exactly the limit
+  EXPECT_EQ(session.begin_upload(kSimDevice, 1).status().code(), Code::kResourceExhausted);
+  session.abort_upload(whole);
+  const auto first = session.begin_upload(kSimDevice, 600);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(session.begin_upload(kSimDevice, 401).status().code(), Code::kResourceExhausted);
+  const auto second = session.begin_upload(kSimDevice, 400);
+  ASSERT_TRUE(second.ok());
+  session.abort_upload(*first);
+  session.abort_upload(*second);
+}
+
 // The value of that command has the error, which a Raise clears; nothing else in the session is
 // affected.
 TEST(Session, AnUploadThatIsNotThereFailsItsCommandAlone) {
