@@ -184,6 +184,8 @@ class File:
 def binary(file: File, at: int, kind: str, other: str, ends: set[str]) -> Iterator[Site]:
     """A binary operator that becomes another one."""
     first, last = file.left(at, ends), file.right(at, ends)
+    while "-" in ends and file.words(first - 1) == "-":  # a - b + c is no a - (b + c)
+        first = file.left(first - 1, ends)
     left, right = file.span(first, at), file.span(at + 1, last)
     if left and right:
         text = file.words(at)

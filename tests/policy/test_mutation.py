@@ -16,6 +16,7 @@ Status Pool::take(std::vector<int>& items, int most) {
   static const int kept = 7;
   for (int i = 0; i < most && !over(); ++i) {
     items[i] = first - offset;
+    width = last - -first + most;
     release(items[i]);
     notify();
   }
@@ -47,12 +48,13 @@ def test_operators_have_their_operands(sites):
     assert found(sites, "junction") == [
         ("i < most && !over()", f"({on} ? ((i < most) || (!over())) : (i < most && !over()))")]
     assert found(sites, "sum") == [
-        ("first - offset", f"({on} ? ((first) + (offset)) : (first - offset))")]
+        ("first - offset", f"({on} ? ((first) + (offset)) : (first - offset))"),
+        ("last - -first + most", f"({on} ? ((last - -first) - (most)) : (last - -first + most))")]
 
 
 def test_statements_can_be_left_out(sites):
     assert [original for original, _ in found(sites, "removal")] == [
-        "items[i] = first - offset;", "release(items[i]);", "notify();"]
+        "items[i] = first - offset;", "width = last - -first + most;", "release(items[i]);", "notify();"]
     assert found(sites, "order") == [
         ("release(items[i]);\n    notify();", "if (::teletensor_mutant(7)) { notify(); release(items[i]); } else "
          "{ release(items[i]);\n    notify(); }")]
@@ -68,6 +70,6 @@ def test_all_places_are_written_in_the_lines_where_they_were(sites):
     chosen = [site for site in sites.sites_of(SOURCE) if site.kind in ("comparison", "removal", "early return")]
     chosen = [site for site in chosen if site.kind != "comparison" or "size" in site.broken]
     text = sites.mutated(SOURCE, dict(enumerate(chosen, 1)))
-    assert text.count("::teletensor_mutant(") == len(chosen) == 5
+    assert text.count("::teletensor_mutant(") == len(chosen) == 6
     assert text.count("\n") == SOURCE.count("\n")
     assert sites.mutated(SOURCE, {}) == SOURCE
