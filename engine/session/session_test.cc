@@ -287,6 +287,18 @@ TEST(Session, BooleansFromOutsideAreZeroOrOne) {
   EXPECT_EQ(client.last.bytes, std::string("\0\1\1", 3));
   client.read(b);
   EXPECT_EQ(client.last.bytes, std::string("\1\0", 2));
+  // A large upload is corrected in pieces.
+  std::string bytes(10'000, '\0'), expected = bytes;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<char>(i % 7);
+    expected[i] = static_cast<char>(i % 7 != 0);
+  }
+  const std::uint64_t large = *client.session->begin_upload(kSimDevice, bytes.size());
+  EXPECT_TRUE(client.session->upload_chunk(large, 0, bytes).ok());
+  EXPECT_TRUE(client.session->finish_upload(large).ok());
+  client.add(program::Uploaded{large, core::DType::kBool, kSimDevice, {10'000}});
+  client.read(client.name());
+  EXPECT_EQ(client.last.bytes, expected);
 }
 
 TEST(Session, DownloadsAreBoundAtTheirFetch) {

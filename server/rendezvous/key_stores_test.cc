@@ -383,6 +383,11 @@ TEST_F(KeyStoresTest, DamagedFiles) {
       stores.reset();
     }
   }
+  // A file that is too large to be that of a store is not read.
+  write(whole);
+  std::filesystem::resize_file(path, (std::uint64_t{1} << 31) + 1);
+  stores = kept();
+  EXPECT_EQ(stores->total(), KeyStores::Total{});
 }
 
 TEST_F(KeyStoresTest, AFolderThatCannotBeWritten) {
