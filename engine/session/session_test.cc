@@ -397,6 +397,14 @@ TEST(Session, TwoDevices) {
       client.apply("to_device", {h(client.apply("add", {h(y), number(1)}))}, device_of(kSimDevice));
   EXPECT_THAT(client.read(z), ElementsAre(2, 3));
   EXPECT_EQ(daemon.used(kHostDevice), 512u);
+  const std::vector<engine::MemoryUse> uses = daemon.host->memory();
+  ASSERT_EQ(uses.size(), 2u);
+  for (const engine::MemoryUse& use : uses) {
+    // No storage was moved, and a device has no files.
+    const engine::Moved& moved = use.moved;
+    EXPECT_EQ(moved.out + moved.in + moved.written + moved.failures, 0u);
+    EXPECT_EQ(moved.out_ns + moved.in_ns + use.away + use.disk_used, 0u);
+  }
   client.session.reset();
   EXPECT_EQ(daemon.used(kHostDevice), 0u);
   EXPECT_EQ(daemon.used(kSimDevice), 0u);
