@@ -2,11 +2,11 @@
 
     run.py --seed 1 --count 200
 
-All mutants are compiled into one build, each behind a switch (switch.h). A first run of every test without a mutant
-records which places the test reaches. Then each mutant runs the unit tests that reach it, the fuzzers among the unit
-tests, and at last the tests of tests/e2e in END_TO_END; it is caught as soon as a test fails, crashes or exceeds its
-time limit. A test that fails also without the mutant does not count. The report lists the score and every survivor
-with the number of tests that reached it; tests/mutation/survivors.txt has the reasons of those that are known.
+All mutants are compiled into one build, each behind a switch (switch.h). A first run of every unit test without a
+mutant records which places the test reaches. Then each mutant runs the unit tests that reach it, the fuzzers among
+them, and at last the files of tests/e2e in END_TO_END; it is caught as soon as a test fails, crashes or exceeds its
+time limit. A test that fails also without the mutant does not count. The report lists the score and every survivor with
+the number of tests that reached it; tests/mutation/survivors.txt has the reasons of those that are known.
 """
 
 import argparse
@@ -40,19 +40,28 @@ FUZZERS = {
     "tests/store_fuzz": ["--seconds", "4"],
     "tests/names_inprocess": ["--seed", "1", "--programs", "4000", "--failures", "1500"],
 }
-# Files of tests/e2e (test_*.py) that use what the areas do, and take less than half a minute each.
-END_TO_END = """
-    amp attach attention autograd bad_input bits budgets captured_collectives captured_ddp certificates clock complex
-    compressed copies cpp_client cut daemon dashboard dashboard_pages data_parallel differential distributed_checkpoint
-    drain_order dropped_sessions dtype_views encodings error_floods far_away faults full_disk func gradients_of_parts
-    group_bad_input group_gradients group_limits group_metrics groups health hostile_http2 jit jit_files jit_numbers
-    jit_objects jit_random kept_steps known_values late_errors limits lines local_streams log lost_sessions mesh
-    mesh_transfers moving moving_cpp moving_crashes named_sessions nn onnx open_collectives optim peers pending pickles
-    point_to_point private_state profile quick_calls ranks_that_leave reconfigured rematerialise restart resume
-    resume_bulk rollback run_after_restart save script script_gradients script_writes security sessions
-    shared_memory shared_restart sharing sight smaller_worlds snapshots socket_owner socket_paths stores streams
-    tcp_store tensor_attributes thin thin_random tiers track transport user_state versions windows workers world_store
-    """.split()
+# Files of tests/e2e (test_*.py) for the mutants of the files whose path matches; the first match counts.
+END_TO_END = {
+    "server/access": "certificates security socket_users sharing_a_box",
+    "server/(admin|net/http|net/bounded)": "dashboard daemon lines health tls_recipe hostile_http",
+    "server/net": "local_streams shared_memory daemon socket_owner socket_users socket_paths",
+    "server/peer": "peers moving groups moving_crashes",
+    "server/rendezvous": "stores world_store tcp_store",
+    "server/(session/lease|state)": "snapshots restart named_sessions lost_sessions drain_order run_after_restart "
+                                    "shared_restart sessions user_state moving",
+    "server/(session|stream)": "attach streams sessions resume_bulk snapshots late_errors bad_input sharing restart",
+    "server": "daemon socket_paths deploy security environment faults tls_recipe",
+    "engine/memory": "tiers limits sharing shared_memory faults",
+    "engine/runtime/.*group": "open_collectives group_gradients groups point_to_point group_bad_input group_limits "
+                              "open_restart",
+    "engine/runtime/program": "jit script script_gradients captured_collectives differential late_errors windows",
+    "engine/runtime": "profile windows late_errors tiers limits bits sharing snapshots faults differential sight",
+    "engine/session": "snapshots sessions restart moving late_errors sharing groups shared_memory profile",
+    "engine/autograd": "autograd func jit jit_numbers script_gradients dtype_views late_errors rollback snapshots",
+    "proto/wire": "encodings attach bad_input versions jit snapshots",
+    "clients/session": "sessions autograd func jit local_streams shared_memory attach late_errors pending rollback "
+                       "save transport cut complex",
+}
 ENOUGH = 0.9  # the share of mutants that must be caught, without those that have a reason to survive
 QUICK = 3.0  # seconds of tests that a mutant runs first
 BYTES = 4096  # the size of the file of reached places, as in switch.h
@@ -60,11 +69,10 @@ BYTES = 4096  # the size of the file of reached places, as in switch.h
 
 @dataclass
 class Test:
-    """A case of a unit test, a fuzzer or a file of tests/e2e, the time it takes, and the places that it reaches."""
+    """A case of a unit test or a fuzzer, the time it takes, and the places that it reaches."""
 
     command: list[str]
     case: str = ""  # a gtest case, or nothing
-    end_to_end: bool = False
     seconds: float = 0.0
     reached: set[int] = field(default_factory=set)
     passed: bool = False
@@ -102,7 +110,7 @@ class Work:
         path = self.folder / f"reached-{id(test)}"
         path.write_bytes(bytes(BYTES))
         started = time.monotonic()
-        status, _ = self.run(test.command, 300, GTEST_FILTER=test.case or "*", TELETENSOR_MUTANTS_REACHED=str(path))
+        status, _ = self.run(test.command, 300, GTEST_FILTER=test.case or "*", MUTANTS_REACHED=str(path))
         test.seconds = time.monotonic() - started
         test.passed = status == 0
         test.reached = {number for number, byte in enumerate(path.read_bytes()) if byte}
@@ -150,7 +158,7 @@ def first_failure(output: str) -> str:
 
 def groups_of(tests: list[Test]) -> list[list[Test]]:
     """The runs for a mutant: the quickest cases of all programs, then the other ones, then what is no gtest."""
-    ordered = sorted(tests, key=lambda test: (test.end_to_end, not test.case, test.seconds))
+    ordered = sorted(tests, key=lambda test: (not test.case, test.seconds))
     groups: dict[tuple[bool, str], list[Test]] = {}
     spent = 0.0
     for test in ordered:
@@ -160,18 +168,12 @@ def groups_of(tests: list[Test]) -> list[list[Test]]:
     return list(groups.values())
 
 
-def killer(work: Work, mutant: Mutant, tests: list[Test], budget: float) -> str:
-    """The test that catches a mutant, or nothing. End-to-end tests stop after `budget` seconds."""
-    number = str(mutant.number)
-    spent = 0.0
+def killer(work: Work, mutant: Mutant, tests: list[Test]) -> str:
+    """The unit test that catches a mutant, or nothing."""
     for group in groups_of([test for test in tests if test.passed and mutant.number in test.reached]):
-        if group[0].end_to_end and spent > budget:
-            break
         limit = 30 + 8 * sum(test.seconds for test in group)
-        started = time.monotonic()
         chosen = ":".join(test.case for test in group) if group[0].case else "*"
-        status, output = work.run(group[0].command, limit, GTEST_FILTER=chosen, TELETENSOR_MUTANT=number)
-        spent += time.monotonic() - started if group[0].end_to_end else 0
+        status, output = work.run(group[0].command, limit, GTEST_FILTER=chosen, MUTANT=str(mutant.number))
         if status == 0:
             continue
         case = first_failure(output) if group[0].case else ""
@@ -222,10 +224,25 @@ def tests_of(programs: dict[str, Path]) -> list[Test]:
     return cases + [Test([str(programs[name]), *arguments]) for name, arguments in FUZZERS.items()]
 
 
-def end_to_end_tests() -> list[Test]:
-    files = [f"tests/e2e/test_{name}.py" for name in END_TO_END]
-    python = [str(ROOT / ".venv/bin/python"), "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", "200"]
-    return [Test([*python, name], end_to_end=True) for name in files if (ROOT / name).exists()]
+def end_to_end_killer(work: Work, mutant: Mutant, budget: float) -> tuple[str, int]:
+    """The file of end-to-end tests that catches a mutant, or nothing, and the number of files that reached it. No
+    file is begun after `budget` seconds.
+    """
+    names = next(names for pattern, names in END_TO_END.items() if re.match(pattern, mutant.path))
+    python = [str(ROOT / ".venv/bin/python"), "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", "120"]
+    end = time.monotonic() + budget
+    reached = 0
+    for name in names.split():
+        if time.monotonic() > end:
+            break
+        command = [*python, f"tests/e2e/test_{name}.py"]
+        path = work.folder / f"reached-{mutant.number}"
+        path.write_bytes(bytes(BYTES))
+        status, _ = work.run(command, 300, MUTANT=str(mutant.number), MUTANTS_REACHED=str(path))
+        reached += path.read_bytes()[mutant.number]
+        if status != 0 and work.run(command, 300)[0] == 0:
+            return f"{name} (time limit)" if status == -1 else name, reached
+    return "", reached
 
 
 def reasons() -> dict[str, str]:
@@ -286,21 +303,24 @@ def main() -> int:
         print(f"{mutant}: does not compile")
     work = Work(folder, {"TELETENSORD": str(programs["bin/teletensord"]), "PYTHONPATH": str(folder / "python")})
 
-    reached: Counter = Counter()
     asked = {int(number) for number in options.numbers.split(",") if number}
     mutants = [mutant for mutant in mutants if not asked or mutant.number in asked]
-    for stage, tests in (("unit", tests_of(programs)), ("e2e", end_to_end_tests())):
-        started = time.monotonic()
-        with ThreadPoolExecutor(options.jobs) as pool:
-            list(pool.map(work.measure, tests))
-        print(f"{len(tests)} tests without a mutant: {time.monotonic() - started:.0f} s; failed, and not used: "
-              f"{', '.join(str(test) for test in tests if not test.passed) or 'none'}", flush=True)
-        for test in tests:
-            reached.update(test.reached)
+    tests = tests_of(programs)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(work.measure, tests))
+    failed = [str(test) for test in tests if not test.passed]
+    print(f"{len(tests)} unit tests; not used, because they fail without a mutant: {', '.join(failed) or 'none'}")
+    reached = Counter(number for test in tests for number in test.reached)
 
-        def run(mutant: Mutant, stage: str = stage, tests: list[Test] = tests) -> None:
-            results.add(stage, mutant, killer(work, mutant, tests, options.e2e_seconds))
+    def unit(mutant: Mutant) -> None:
+        results.add("unit", mutant, killer(work, mutant, tests))
 
+    def end_to_end(mutant: Mutant) -> None:
+        by, files = end_to_end_killer(work, mutant, options.e2e_seconds)
+        reached[mutant.number] += files
+        results.add("e2e", mutant, by)
+
+    for stage, run in (("unit", unit), ("e2e", end_to_end)):
         with ThreadPoolExecutor(options.jobs) as pool:
             list(pool.map(run, [mutant for mutant in mutants if not results.knows(stage, mutant)]))
     return 0 if report(options.seed, mutants, len(built.dropped) + len(client.dropped), results, reached) else 1

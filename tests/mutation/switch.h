@@ -1,8 +1,8 @@
 // Included by the compiler before every file with mutants (tests/mutation/build.py): says which one
 // is active.
 //
-// TELETENSOR_MUTANT is the number of the mutant that replaces its original in this process; without
-// it the program computes as usual. TELETENSOR_MUTANTS_REACHED names a file with one byte for each
+// MUTANT is the number of the mutant that replaces its original in this process; without
+// it the program computes as usual. MUTANTS_REACHED names a file with one byte for each
 // number: the byte becomes 1 as soon as the place is reached, also if the process crashes
 // afterwards.
 #pragma once
@@ -16,8 +16,8 @@ struct TeletensorMutants {
   static constexpr int kMax = 4096;
 
   TeletensorMutants() {
-    if (const char* number = std::getenv("TELETENSOR_MUTANT")) active = std::atoi(number);
-    const char* path = std::getenv("TELETENSOR_MUTANTS_REACHED");
+    if (const char* number = std::getenv("MUTANT")) active = std::atoi(number);
+    const char* path = std::getenv("MUTANTS_REACHED");
     const int file = path == nullptr ? -1 : ::open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) return;
     void* bytes = ::mmap(nullptr, kMax, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
