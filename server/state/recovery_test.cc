@@ -581,6 +581,18 @@ TEST_F(RecoveryTest, SessionsWithTheSameNumberGetTheirOwn) {
   EXPECT_EQ(ids, (std::vector<std::uint64_t>{7, 8, 9}));
 }
 
+TEST_F(RecoveryTest, LostSessionsAreReadOnceByTheNextDaemon) {
+  v1::SavedLosses losses;
+  v1::SavedLoss& loss = *losses.add_losses();
+  loss.set_token(make_token());
+  loss.set_user("ann");
+  loss.set_reason("the disk is full");
+  ASSERT_TRUE((*SessionStore::open(folder_.path))->write_losses(losses).ok());
+  const auto next = SessionStore::open(folder_.path);
+  EXPECT_EQ((*next)->take_losses().SerializeAsString(), losses.SerializeAsString());
+  EXPECT_EQ((*next)->take_losses().losses_size(), 0);
+}
+
 // Replaces one field by another number, or duplicates or removes an element of a list.
 void mutate(google::protobuf::Message& message, std::mt19937_64& random) {
   const auto* type = message.GetDescriptor();
