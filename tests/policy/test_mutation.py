@@ -73,3 +73,13 @@ def test_all_places_are_written_in_the_lines_where_they_were(sites):
     assert text.count("::teletensor_mutant(") == len(chosen) == 6
     assert text.count("\n") == SOURCE.count("\n")
     assert sites.mutated(SOURCE, {}) == SOURCE
+
+
+def test_known_survivors_name_lines_that_exist(sites):
+    lines = (ROOT / "tests/mutation/survivors.txt").read_text().splitlines()
+    known = [line.split(" | ", 2) for line in lines if not line.startswith("#")]
+    assert known
+    for path, kind, rest in known:
+        text, reason = rest.rsplit(" | ", 1)
+        assert kind in sites.KINDS and len(reason) > 20
+        assert text in [line.strip() for line in (ROOT / path).read_text().splitlines()], f"{path}: {text}"
