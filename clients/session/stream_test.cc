@@ -260,6 +260,25 @@ TEST_F(StreamTest, FramesAreKeptUntilTheirCommandsHaveRun) {
   EXPECT_EQ(*left[0], peer_.frames[2]);
 }
 
+// The client can undo an in-place command until it knows that the command has run.
+TEST_F(StreamTest, WhatUndoesACommandIsDroppedWhenTheCommandHasRun) {
+  const HandleRef h = constant();
+  wire::Progress progress;
+  progress.credit_upto = 1 << 16;
+  progress.credit_bytes = 1 << 20;
+  peer_.say(progress);
+  const Var arguments[] = {Var(&session_, h)};
+  const auto neg = session_.catalog().id(*session_.catalog().find("neg"));
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(session_.apply_inplace(neg, arguments, {}, {}).ok());
+  const std::size_t before = session_.graph().bookkeeping_bytes();
+  progress.completed_upto = 1001;
+  peer_.say(progress);
+  EXPECT_TRUE(session_.stream().wait_for([&] { return session_.stream().completed_upto() == 1001; },
+                                         std::chrono::milliseconds(kHang / 1000)));
+  ASSERT_TRUE(session_.apply_inplace(neg, arguments, {}, {}).ok());
+  EXPECT_LT(session_.graph().bookkeeping_bytes(), before / 4);
+}
+
 TEST_F(StreamTest, WhoWaitsReadsOnItsOwnThread) {
   const HandleRef h = constant();
   wire::Progress progress;
