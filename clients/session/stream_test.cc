@@ -304,6 +304,20 @@ TEST_F(StreamTest, WhoWaitsReadsOnItsOwnThread) {
   EXPECT_EQ(peer_.last_reader, std::this_thread::get_id());
 }
 
+// A restarted daemon computes a value again that its client has never received.
+TEST_F(StreamTest, AnExpectedValueIsTakenFromADaemonThatComputesItAgain) {
+  const HandleRef h = constant();
+  const auto seq = session_.fetch(*h, false);
+  ASSERT_TRUE(seq.ok());
+  wire::FetchedValue value;
+  value.seq = *seq;
+  value.data = std::string(4, '\0');
+  MutexLock lock(session_.stream().mutex());
+  Fetches& fetches = session_.stream().received().fetches;
+  fetches.receive(value, *seq + 10);
+  EXPECT_TRUE(fetches.received(*seq));
+}
+
 // A program that has read its values at once several times is expected to do so again, also a
 // moment later.
 TEST_F(StreamTest, WhoReadsAtOnceSendsItsCommandsItself) {

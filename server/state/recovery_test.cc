@@ -12,6 +12,7 @@
 #include "engine/memory/block_file.h"
 #include "proto/wire/progress.h"
 #include "server/session/image_codec.h"
+#include "server/state/move_files.h"
 #include "server/testing.h"
 
 namespace teletensor::server {
@@ -579,6 +580,18 @@ TEST_F(RecoveryTest, SessionsWithTheSameNumberGetTheirOwn) {
     saved.head.set_id(7);
   }
   EXPECT_EQ(ids, (std::vector<std::uint64_t>{7, 8, 9}));
+}
+
+TEST_F(RecoveryTest, AnArrivalThatIsForgottenLeavesNoFile) {
+  const auto store = SessionStore::open(folder_.path);
+  const MoveFiles files(**store);
+  v1::SavedArrival arrival;
+  arrival.set_id("0123456789abcdef0123456789abcdef");
+  ASSERT_TRUE(files.save(arrival).ok());
+  put((*store)->path_of(MoveFiles::arriving(arrival.id())), "a part of a session");
+  files.forget_arrival(arrival.id());
+  EXPECT_FALSE((*store)->exists(MoveFiles::arriving(arrival.id())));
+  EXPECT_FALSE((*store)->exists(arrival.id() + ".arrival"));
 }
 
 TEST_F(RecoveryTest, LostSessionsAreReadOnceByTheNextDaemon) {
