@@ -50,16 +50,16 @@ END_TO_END = {
     "server/(session/lease|state)": "snapshots restart named_sessions lost_sessions drain_order run_after_restart "
                                     "shared_restart sessions user_state moving",
     "server/(session|stream)": "attach streams sessions resume_bulk snapshots late_errors bad_input sharing restart",
-    "server": "daemon socket_paths deploy security environment faults tls_recipe",
+    "server": "daemon security socket_paths deploy environment faults tls_recipe",
     "engine/memory": "tiers limits sharing shared_memory faults",
     "engine/runtime/.*group": "open_collectives group_gradients groups point_to_point group_bad_input group_limits "
                               "open_restart",
     "engine/runtime/program": "jit script script_gradients captured_collectives differential late_errors windows",
     "engine/runtime": "profile windows late_errors tiers limits bits sharing snapshots faults differential sight",
     "engine/session": "snapshots sessions restart moving late_errors sharing groups shared_memory profile",
-    "engine/autograd": "autograd func jit jit_numbers script_gradients dtype_views late_errors rollback snapshots",
+    "engine/autograd": "autograd script_gradients jit_numbers jit func dtype_views late_errors rollback snapshots",
     "proto/wire": "encodings attach bad_input versions jit snapshots",
-    "clients/session": "sessions autograd func jit local_streams shared_memory attach late_errors pending rollback "
+    "clients/session": "autograd func pending jit sessions local_streams shared_memory attach late_errors rollback "
                        "save transport cut complex",
 }
 ENOUGH = 0.9  # the share of mutants that must be caught, without those that have a reason to survive
