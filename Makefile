@@ -8,6 +8,7 @@ FUZZ_PROGRAMS ?= 100000
 FUZZ_SECONDS ?= 300
 FUZZ_CALLS ?= 1000000
 HISTORIES ?= 100000
+MUTANTS ?= 200
 SEED ?= 1
 MINUTES ?= 20
 GPU_ARGS ?=
@@ -21,7 +22,7 @@ REQUIREMENTS := deploy/requirements
 # Continuous integration sets CI; only then are compiler warnings errors.
 PRESET := $(if $(CI),ci,release)
 
-.PHONY: help build everything daemon packages demo test test-peers lint format fuzz sim model chaos soak sanitize bench \
+.PHONY: help build everything daemon packages demo test test-peers lint format fuzz sim model mutate chaos soak sanitize bench \
   gpu-check gpu-folder cuda-all image-test sdist wheels nightly docs pictures site house clean
 .DELETE_ON_ERROR:
 
@@ -97,6 +98,9 @@ sim: everything ## random histories of groups of daemons in virtual time: SEED=1
 model: .venv/.tools ## the model of the protocol (docs/model) within large bounds
 	.venv/bin/python docs/model/check.py --nightly
 
+mutate: everything .venv/.client ## breaks the code at places drawn at random, one at a time: do the tests fail? SEED=1, MUTANTS=200
+	.venv/bin/python tests/mutation/run.py --seed $(SEED) --count $(MUTANTS) --jobs $(JOBS)
+
 chaos: everything ## kills connections, clients and the daemon in the middle of everything (tests/chaos)
 	.venv/bin/python -m pytest -q -p no:cacheprovider -rP -n $(JOBS) --dist worksteal tests/chaos
 	TELETENSOR_INTERRUPT_PLACES=1000000 .venv/bin/python -m pytest -q -p no:cacheprovider -n $(JOBS) --timeout 3600 \
@@ -151,12 +155,13 @@ WHEEL_COMMAND := python3 -m venv /tmp/v && /tmp/v/bin/pip install -q --find-link
 
 # Bare systems first: both Debian versions run the wheels if there is a wheel for their Python, then
 # build and test.
-nightly: wheels ## demo and every test on a bare Debian 12 and 13, the wheels on Debian 12, then model, fuzz, chaos and sanitize
+nightly: wheels ## demo and every test on a bare Debian 12 and 13, the wheels on Debian 12, then model, fuzz, chaos, sanitize and 40 mutants
 	@deploy/install-packages deploy/packages.txt deploy/packages-image.txt
 	deploy/in-debian bookworm 'echo python3-venv | deploy/install-packages /dev/stdin' '$(WHEEL_COMMAND)'
 	deploy/in-debian bookworm 'make demo' 'make test'
 	deploy/in-debian trixie 'make demo' 'make test'
 	$(MAKE) model fuzz chaos sanitize
+	$(MAKE) mutate MUTANTS=40 SEED=$(shell date +%j)
 
 docs: .venv/.client .venv/.tests ## generated files: docs/ops.md, docs/ops.json, the type stubs, the README's picture
 	.venv/bin/python docs/generate_ops.py && .venv/bin/python docs/generate_ops_json.py

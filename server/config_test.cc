@@ -17,7 +17,8 @@ namespace {
 
 Parsed parse(std::vector<const char*> words) {
   words.insert(words.begin(), "teletensord");
-  return parse_command_line(static_cast<int>(words.size()), words.data(), "9.9");
+  words.push_back(nullptr);  // as the system ends the arguments of main()
+  return parse_command_line(static_cast<int>(words.size()) - 1, words.data(), "9.9");
 }
 
 // Sets an environment variable for the duration of a test.
@@ -121,6 +122,7 @@ TEST(Config, MistakesAreSaidAndEndTheProgram) {
   };
   refused(parse({"--lanes", "many"}), "--lanes");
   refused(parse({"--unknown"}), "--unknown");
+  refused(parse({"--config"}), "--config");  // its value is missing
   refused(parse({"--host-memory", "1 parsec"}), "not a number of bytes");
   refused(parse({"--lease", "-1"}), "--lease");
   refused(parse({"--lease", "1000000000"}), "--lease");

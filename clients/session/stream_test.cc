@@ -260,6 +260,25 @@ TEST_F(StreamTest, FramesAreKeptUntilTheirCommandsHaveRun) {
   EXPECT_EQ(*left[0], peer_.frames[2]);
 }
 
+// The client can undo an in-place command until it knows that the command has run.
+TEST_F(StreamTest, WhatUndoesACommandIsDroppedWhenTheCommandHasRun) {
+  const HandleRef h = constant();
+  wire::Progress progress;
+  progress.credit_upto = 1 << 16;
+  progress.credit_bytes = 1 << 20;
+  peer_.say(progress);
+  const Var arguments[] = {Var(&session_, h)};
+  const auto neg = session_.catalog().id(*session_.catalog().find("neg"));
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(session_.apply_inplace(neg, arguments, {}, {}).ok());
+  const std::size_t before = session_.graph().bookkeeping_bytes();
+  progress.completed_upto = 1001;
+  peer_.say(progress);
+  EXPECT_TRUE(session_.stream().wait_for([&] { return session_.stream().completed_upto() == 1001; },
+                                         std::chrono::milliseconds(kHang / 1000)));
+  ASSERT_TRUE(session_.apply_inplace(neg, arguments, {}, {}).ok());
+  EXPECT_LT(session_.graph().bookkeeping_bytes(), before / 4);
+}
+
 TEST_F(StreamTest, WhoWaitsReadsOnItsOwnThread) {
   const HandleRef h = constant();
   wire::Progress progress;
@@ -283,6 +302,20 @@ TEST_F(StreamTest, WhoWaitsReadsOnItsOwnThread) {
   EXPECT_TRUE(session_.wait_fetched(*seq).ok());
   daemon.join();
   EXPECT_EQ(peer_.last_reader, std::this_thread::get_id());
+}
+
+// A restarted daemon computes a value again that its client has never received.
+TEST_F(StreamTest, AnExpectedValueIsTakenFromADaemonThatComputesItAgain) {
+  const HandleRef h = constant();
+  const auto seq = session_.fetch(*h, false);
+  ASSERT_TRUE(seq.ok());
+  wire::FetchedValue value;
+  value.seq = *seq;
+  value.data = std::string(4, '\0');
+  MutexLock lock(session_.stream().mutex());
+  Fetches& fetches = session_.stream().received().fetches;
+  fetches.receive(value, *seq + 10);
+  EXPECT_TRUE(fetches.received(*seq));
 }
 
 // A program that has read its values at once several times is expected to do so again, also a

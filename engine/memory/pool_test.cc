@@ -502,6 +502,29 @@ TEST(Pool, MemoryThatNobodyNeedsGoesBack) {
   EXPECT_EQ(static_cast<const char*>(used->data())[0] + static_cast<char*>(small->data())[0], 0);
 }
 
+// A session keeps a bounded number of free small blocks. The other ones are reused by other
+// sessions.
+TEST(Pool, ManySmallBlocksThatAreFreeServeAnotherSession) {
+  CountingSource source;
+  DevicePool device(kHost, 256 << 20, &source);
+  constexpr std::size_t kBytes = 1000;
+  constexpr int kMany = 16000;  // about eight times what a session keeps
+  PoolHandle first = open(device, 1), second = open(device, 2);
+  std::vector<core::Ref<Storage>> storages;
+  {
+    SessionTaskScope scope(1);
+    for (int i = 0; i < kMany; ++i) storages.push_back(first->allocate(kBytes, 1));
+    storages.clear();
+  }
+  const std::uint64_t held = device.held();
+  {
+    SessionTaskScope scope(2);
+    for (int i = 0; i < kMany / 2; ++i) storages.push_back(second->allocate(kBytes, 1));
+    EXPECT_EQ(device.held(), held);
+    storages.clear();
+  }
+}
+
 TEST(Pool, HoldsLittleMoreThanItsBudget) {
   CountingSource source;
   const std::uint64_t total = std::uint64_t{2} << 30;

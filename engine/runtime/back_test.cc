@@ -29,6 +29,11 @@ struct Recorder : BackEvents {
     failed.push_back(root.seq);
   }
   void on_continue() override { ++continued; }
+  void on_slow(std::uint64_t seq, program::OpId, std::uint64_t ns) override {
+    EXPECT_GE(ns, Back::kSlow);
+    core::MutexLock lock(mu);
+    slow.push_back(seq);
+  }
   void wait_for(std::uint64_t seq) const {
     while (completed < seq) std::this_thread::yield();
   }
@@ -37,6 +42,7 @@ struct Recorder : BackEvents {
   core::Mutex mu;
   std::vector<FetchResult> fetched TT_GUARDED_BY(mu);
   std::vector<std::uint64_t> failed TT_GUARDED_BY(mu);
+  std::vector<std::uint64_t> slow TT_GUARDED_BY(mu);
 };
 
 // A back end whose test thread is the frame consumer.
@@ -93,17 +99,39 @@ TEST(Back, RunsInOrderAndReportsProgressOfCommandsWithoutInstructions) {
   Box box;
   Lanes lanes(2);
   Client client(box, lanes, 1);
+  EXPECT_EQ(client.back.wait_seconds(), 0);  // nothing is queued, and nothing has run
   ValueRef x = client.constant({1, 2});
   for (int i = 0; i < 1000; ++i) client.inplace(x, "add");
   client.finish();
   EXPECT_THAT(floats(*x), ElementsAre(1001, 1002));
   EXPECT_LT(client.events.reports, 200);
   EXPECT_EQ(client.back.queued(), 0u);
+  EXPECT_EQ(client.back.wait_seconds(), 0);
   client.seq += 5;  // commands that add no entries to the queue
   client.finish();
   EXPECT_EQ(client.back.completed_upto(), client.seq);
   x = nullptr;
   EXPECT_EQ(client.used(), 0u);
+}
+
+TEST(Back, ReportsAnInstructionThatTakesLong) {
+  Box box;
+  Lanes lanes(1);
+  Client client(box, lanes, 1);
+  const ValueRef x = client.constant(std::vector<float>(1 << 15));
+  slow_ms = static_cast<int>(Back::kSlow / 1'000'000) + 10;
+  const ValueRef y = client.unary("slow", x);
+  const std::uint64_t seq = client.seq;
+  client.finish();
+  slow_ms = 0;
+  const auto reported = [&] {
+    core::MutexLock lock(client.events.mu);
+    return client.events.slow;
+  };
+  // The report may follow the progress.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (reported().empty() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  EXPECT_THAT(reported(), ::testing::Contains(seq));
 }
 
 // Publishes a small instruction repeatedly until it runs on this thread at once; a large one never

@@ -710,6 +710,13 @@ TEST_F(GroupsFabric, BadMessagesAreRefused) {
   EXPECT_TRUE(refused(message));
   message.places = {{"b", {{0, 1}}}, {"a", {{0, 1}}}};
   EXPECT_TRUE(refused(message));
+  message.places = {{"b", {{0, 1}}}, {"a", {{2, 1}}}};  // one more than the last rank
+  EXPECT_TRUE(refused(message));
+  PeerMessage large = message;  // consistent, but with more ranks than a group may have
+  large.ranks = 1025;
+  large.places = {{"b", {}}, {"a", {{1024, 1}}}};
+  for (collective::Rank rank = 0; rank < 1024; ++rank) large.places[0].members.push_back({rank, 1});
+  EXPECT_TRUE(refused(large));
   message.places = {{"b", {{0, 1}}}, {"a", {{1, 1}}}};
   EXPECT_FALSE(refused(message));  // the answer is that no rank waits
   message.kind = PeerMessage::Kind::kGroup;

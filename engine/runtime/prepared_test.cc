@@ -115,5 +115,38 @@ TEST(Prepared, LoopsEndBeforeBranchesAndBranchesHaveTheirOwn) {
   EXPECT_EQ(branch.results.size(), 1u);
 }
 
+// The bytes of the facts contain every list that a unit, a step or a block adds.
+TEST(Prepared, ItsBytesGrowWithEveryStep) {
+  const auto made = [](int steps) {
+    Maker m;
+    const Geometry g({8, 8});
+    View x = m.parameter(g);
+    for (int i = 0; i < steps; ++i) {
+      // The product runs apart, so each pair of steps makes two units.
+      x = m.call(m.program->body, i % 2 == 0 ? "matmul" : "sin",
+                 i % 2 == 0 ? std::vector<View>{x, x} : std::vector<View>{x}, m.value(g));
+      m.program->body.results.push_back(x);
+    }
+    const Devices devices = host();
+    const Prepared prepared(m.program, ops::catalog(), devices);
+    const Prepared::Facts& facts = prepared.facts(m.program->body);
+    const auto room = [](const auto& list) { return list.capacity() * sizeof(list[0]); };
+    std::uint64_t all = room(facts.units) + room(facts.dying) + room(facts.steps) +
+                        room(facts.results) + facts.never.capacity() / 8;
+    for (const Unit& unit : facts.units) all += room(unit.steps);
+    for (const auto& dying : facts.dying) all += room(dying);
+    for (const Prepared::StepFacts& step : facts.steps) {
+      all += room(step.operands) + room(step.results);
+    }
+    EXPECT_EQ(facts.units.size(), static_cast<std::size_t>(steps));
+    EXPECT_GT(prepared.bytes(), all) << steps;
+    return std::pair(prepared.bytes(), all);
+  };
+  // The other bytes are those of the interned layouts, which are the same in both programs.
+  const auto [small_bytes, small_lists] = made(200);
+  const auto [large_bytes, large_lists] = made(400);
+  EXPECT_EQ(large_bytes - small_bytes, large_lists - small_lists);
+}
+
 }  // namespace
 }  // namespace teletensor::runtime

@@ -223,6 +223,25 @@ TEST(Session, UploadsAreCheckedAdmittedAndBound) {
   EXPECT_EQ(client.used(), 256u);
 }
 
+TEST(Session, UploadsThatNoHandleUsesHaveALimit) {
+  Daemon daemon;
+  program::Amounts limits = program::kUsualLimits;
+  limits.staged_bytes = 1000;
+  Client client(daemon, kSimDevice, 1 << 20, limits);
+  engine::Session& session = *client.session;
+  EXPECT_EQ(session.begin_upload(kSimDevice, 1001).status().code(), Code::kResourceExhausted);
+  const std::uint64_t whole = *session.begin_upload(kSimDevice, 1000);  // exactly the limit
+  EXPECT_EQ(session.begin_upload(kSimDevice, 1).status().code(), Code::kResourceExhausted);
+  session.abort_upload(whole);
+  const auto first = session.begin_upload(kSimDevice, 600);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(session.begin_upload(kSimDevice, 401).status().code(), Code::kResourceExhausted);
+  const auto second = session.begin_upload(kSimDevice, 400);
+  ASSERT_TRUE(second.ok());
+  session.abort_upload(*first);
+  session.abort_upload(*second);
+}
+
 // The value of that command has the error, which a Raise clears; nothing else in the session is
 // affected.
 TEST(Session, AnUploadThatIsNotThereFailsItsCommandAlone) {
@@ -268,6 +287,18 @@ TEST(Session, BooleansFromOutsideAreZeroOrOne) {
   EXPECT_EQ(client.last.bytes, std::string("\0\1\1", 3));
   client.read(b);
   EXPECT_EQ(client.last.bytes, std::string("\1\0", 2));
+  // A large upload is corrected in pieces.
+  std::string bytes(10'000, '\0'), expected = bytes;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<char>(i % 7);
+    expected[i] = static_cast<char>(i % 7 != 0);
+  }
+  const std::uint64_t large = *client.session->begin_upload(kSimDevice, bytes.size());
+  EXPECT_TRUE(client.session->upload_chunk(large, 0, bytes).ok());
+  EXPECT_TRUE(client.session->finish_upload(large).ok());
+  client.add(program::Uploaded{large, core::DType::kBool, kSimDevice, {10'000}});
+  client.read(client.name());
+  EXPECT_EQ(client.last.bytes, expected);
 }
 
 TEST(Session, DownloadsAreBoundAtTheirFetch) {
@@ -366,6 +397,14 @@ TEST(Session, TwoDevices) {
       client.apply("to_device", {h(client.apply("add", {h(y), number(1)}))}, device_of(kSimDevice));
   EXPECT_THAT(client.read(z), ElementsAre(2, 3));
   EXPECT_EQ(daemon.used(kHostDevice), 512u);
+  const std::vector<engine::MemoryUse> uses = daemon.host->memory();
+  ASSERT_EQ(uses.size(), 2u);
+  for (const engine::MemoryUse& use : uses) {
+    // No storage was moved, and a device has no files.
+    const engine::Moved& moved = use.moved;
+    EXPECT_EQ(moved.out + moved.in + moved.written + moved.failures, 0u);
+    EXPECT_EQ(moved.out_ns + moved.in_ns + use.away + use.disk_used, 0u);
+  }
   client.session.reset();
   EXPECT_EQ(daemon.used(kHostDevice), 0u);
   EXPECT_EQ(daemon.used(kSimDevice), 0u);

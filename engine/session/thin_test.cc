@@ -110,6 +110,10 @@ TEST_F(Thin, OtherRefusals) {
   refused(apply("neg", {99}), Code::kNotFound);
   refused(add(program::Constant{core::DType::kF32, {}, {3}, "1234"}, 1), Code::kInvalidArgument);
   refused(add(program::Uploaded{77, core::DType::kF32, {}, {3}}, 1), Code::kNotFound);
+  // The number of elements is 2^65, which is 0 modulo 2^64.
+  const core::Dims huge{std::int64_t{1} << 62, 8};
+  refused(add(program::Constant{core::DType::kF32, {}, huge, ""}, 1), Code::kInvalidArgument);
+  refused(add(program::Uploaded{77, core::DType::kF32, {}, huge}, 1), Code::kInvalidArgument);
   refused(add(program::Refused{Code::kUnimplemented, "no op", 3}, 3), Code::kUnimplemented);
   refused(add(program::Call{5, {}, {}, 0, 0, 2, 0, {}}, 2), Code::kNotFound);
   EXPECT_EQ(errors().size(), roots.size());

@@ -61,6 +61,20 @@ TEST(Frame, ElementwiseInstructionIsSmall) {
 }
 
 // The bytes that docs/wire.md shows.
+// The writer reserves room for a whole command before it writes the command.
+TEST(Frame, AnOpMayHaveThousandsOfAttributes) {
+  Apply apply = add(1, 2);
+  for (int i = 0; i < 20'000; ++i) {
+    apply.attributes.push_back(core::Attribute::of(INT64_MIN + i));
+    apply.attributes.push_back(core::Attribute::of(0.5 * i));
+  }
+  Frame frame;
+  const core::Status status = read(encode({Command(apply)}), frame);
+  ASSERT_TRUE(status.ok()) << status.message();
+  ASSERT_EQ(frame.commands.size(), 1u);
+  EXPECT_TRUE(frame.commands[0] == Command(apply));
+}
+
 TEST(Frame, BytesOfTheDocumentation) {
   FrameWriter writer;
   writer.begin(1, 100'000);

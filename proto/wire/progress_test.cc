@@ -120,6 +120,18 @@ TEST(Progress, SkipsWhatANewerServerAdds) {
   EXPECT_EQ(p.completed_upto, 9u);
 }
 
+// The client decodes all messages into one object.
+TEST(Progress, AMessageReplacesEverythingOfTheEarlierOne) {
+  Progress p;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    ASSERT_TRUE(decode_progress(encode_progress(random_progress(seed)), p).ok());
+  }
+  ASSERT_TRUE(decode_progress("", p).ok());
+  EXPECT_EQ(p.completed_upto + p.received_upto + p.credit_upto + p.credit_bytes, 0u);
+  EXPECT_EQ(p.number + p.snapshot_upto, 0u);
+  EXPECT_EQ(p.fetched.size() + p.errors.size() + p.raised.size(), 0u);
+}
+
 TEST(Progress, RefusesValuesThatDisagreeWithTheirShape) {
   v1::Progress message;
   auto* value = message.add_fetched();

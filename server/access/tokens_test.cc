@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <ctime>
+#include <filesystem>
 
 #include "engine/core/folder_test.h"
 
@@ -22,6 +23,8 @@ TEST(Tokens, CountWhileTheirSessionMayArrive) {
   const auto hashes = *source.hashes_of("ann", 4);
   ASSERT_EQ(hashes.size(), 1u);
   EXPECT_FALSE(found(target, ann.secret));
+  // A question alone makes no file.
+  EXPECT_FALSE(std::filesystem::exists(folder.path + "/target/tokens.db"));
   // Two sessions of ann are being moved here, and one of them does not arrive.
   target.expect("ann", hashes);
   target.expect("ann", hashes);

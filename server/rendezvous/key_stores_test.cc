@@ -190,6 +190,34 @@ TEST_F(KeyStoresTest, WhatDoesNotFitIsRefusedAndChangesNothing) {
             Code::kResourceExhausted);
 }
 
+// Entries that are deleted, and clients that are forgotten, leave room for as many others.
+TEST_F(KeyStoresTest, DeletedEntriesAndForgottenClientsUseNothing) {
+  KeyStoreLimits limits;
+  limits.user_bytes = 4096;
+  limits.clients = 4;
+  const auto stores = made(limits);
+  (void)stores->open(ref("u"), Way::kNew);
+  const auto empty = stores->total().bytes;
+  const std::string key(200, 'k'), value(300, 'v');
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_TRUE(stores->set(ref("u"), {{key, value}}).ok()) << i;
+    EXPECT_GE(stores->total().bytes, empty + key.size() + value.size());
+    ASSERT_TRUE(*stores->erase(ref("u"), {}, key));
+    ASSERT_EQ(stores->total().bytes, empty);
+  }
+  ASSERT_TRUE(stores->set(ref("u"), {{"n", "0"}}).ok());
+  const auto without = stores->total().bytes;
+  std::uint64_t known = 0;  // bytes with as many clients as are remembered
+  for (std::uint64_t client = 1; client <= 100; ++client) {
+    ASSERT_TRUE(stores->compare_set(ref("u"), {client, 1}, "n", "0", "0").ok()) << client;
+    if (client == limits.clients) known = stores->total().bytes;
+    if (client > limits.clients) {
+      ASSERT_EQ(stores->total().bytes, known) << client;
+    }
+  }
+  EXPECT_GE(known, without + limits.clients * sizeof(std::uint64_t));
+}
+
 TEST_F(KeyStoresTest, NumbersThatAreNone) {
   const auto stores = made();
   (void)stores->open(ref("u"), Way::kNew);
@@ -355,6 +383,11 @@ TEST_F(KeyStoresTest, DamagedFiles) {
       stores.reset();
     }
   }
+  // A file that is too large to be that of a store is not read.
+  write(whole);
+  std::filesystem::resize_file(path, (std::uint64_t{1} << 31) + 1);
+  stores = kept();
+  EXPECT_EQ(stores->total(), KeyStores::Total{});
 }
 
 TEST_F(KeyStoresTest, AFolderThatCannotBeWritten) {

@@ -12,6 +12,7 @@
 #include "engine/memory/block_file.h"
 #include "proto/wire/progress.h"
 #include "server/session/image_codec.h"
+#include "server/state/move_files.h"
 #include "server/testing.h"
 
 namespace teletensor::server {
@@ -499,6 +500,110 @@ TEST_F(RecoveryTest, ASessionKeepsItsProtocolIfTheDaemonServesIt) {
   EXPECT_EQ(refused.status().code(), Code::kFailedPrecondition);
   EXPECT_NE(refused.status().message().find("speaks protocol 3, which this daemon does not"),
             std::string::npos);
+}
+
+// Restores what a file contains, as it is or changed.
+struct Saved {
+  explicit Saved(const std::string& folder, const std::string& file) {
+    auto store = SessionStore::open(folder);
+    auto reading = (*store)->read(std::filesystem::path(file).filename());
+    EXPECT_TRUE(reading.ok());
+    head = (*reading)->head;
+    body = (*reading)->body;
+  }
+  core::Result<LeaseRef> restore(House& house, const std::function<void(program::Image&)>& change) {
+    head.set_token(make_token());
+    auto image = read_image(body.image(), house.engine->catalog());
+    EXPECT_TRUE(image.ok()) << image.status().message();
+    change(*image);
+    const auto zeros = [](void* to, std::size_t size, Status&) {
+      std::memset(to, 0, size);
+      return Status();
+    };
+    return house.leases.restore(head, body, std::move(*image), zeros, "x.session");
+  }
+  v1::SavedHead head;
+  v1::SavedBody body;
+};
+
+TEST_F(RecoveryTest, AWriteThatRefersToNothingIsRefused) {
+  token_of_one();
+  House house(folder_.path + "/other");
+  Saved saved(folder_.path, path());
+  using Undo = program::Image::Undo;
+  const auto with = [&](const std::function<void(Undo&)>& change) {
+    Undo undo;
+    undo.seq = 5;
+    undo.cell = undo.clock = 0;
+    change(undo);
+    const auto lease =
+        saved.restore(house, [&](program::Image& image) { image.undo.push_back(undo); });
+    if (lease.ok()) house.leases.end(**lease, Status(Code::kCancelled, "closed"), "closed");
+    return lease.status().message();
+  };
+  EXPECT_EQ(with([](Undo&) {}), "");
+  for (program::Image::Index Undo::*field :
+       {&Undo::cell, &Undo::clock, &Undo::base, &Undo::node, &Undo::old_node}) {
+    const std::string why = with([&](Undo& undo) { undo.*field = 1000; });
+    EXPECT_NE(why.find("a write"), std::string::npos) << why;
+  }
+}
+
+TEST_F(RecoveryTest, AClientKeepsTheNumbersOfItsOps) {
+  token_of_one();
+  House house(folder_.path + "/other");
+  Saved saved(folder_.path, path());
+  const ops::Catalog& catalog = house.engine->catalog();
+  const auto last = static_cast<program::OpId>(catalog.size() - 1);
+  saved.body.add_op_names(op_title(catalog.at(last)));
+  saved.body.add_op_names("an op of another version");
+  saved.body.add_op_names(op_title(catalog.at(program::OpId{0})));
+  const auto lease = saved.restore(house, [](program::Image&) {});
+  ASSERT_TRUE(lease.ok()) << lease.status().message();
+  EXPECT_EQ((*lease)->client.ops,
+            (std::vector<program::OpId>{last, wire::FrameReader::kNoOp, program::OpId{0}}));
+  EXPECT_TRUE(house.leases.admit(*lease).ok());
+}
+
+// Two files of one session can only be the work of an operator; each session has its own number.
+TEST_F(RecoveryTest, SessionsWithTheSameNumberGetTheirOwn) {
+  token_of_one();
+  House house(folder_.path + "/other");
+  Saved saved(folder_.path, path());
+  saved.head.set_id(7);
+  std::vector<std::uint64_t> ids;
+  for (int i = 0; i < 3; ++i) {
+    const auto lease = saved.restore(house, [](program::Image&) {});
+    ASSERT_TRUE(lease.ok()) << lease.status().message();
+    ASSERT_TRUE(house.leases.admit(*lease).ok());
+    ids.push_back((*lease)->client.id);
+    saved.head.set_id(7);
+  }
+  EXPECT_EQ(ids, (std::vector<std::uint64_t>{7, 8, 9}));
+}
+
+TEST_F(RecoveryTest, AnArrivalThatIsForgottenLeavesNoFile) {
+  const auto store = SessionStore::open(folder_.path);
+  const MoveFiles files(**store);
+  v1::SavedArrival arrival;
+  arrival.set_id("0123456789abcdef0123456789abcdef");
+  ASSERT_TRUE(files.save(arrival).ok());
+  put((*store)->path_of(MoveFiles::arriving(arrival.id())), "a part of a session");
+  files.forget_arrival(arrival.id());
+  EXPECT_FALSE((*store)->exists(MoveFiles::arriving(arrival.id())));
+  EXPECT_FALSE((*store)->exists(arrival.id() + ".arrival"));
+}
+
+TEST_F(RecoveryTest, LostSessionsAreReadOnceByTheNextDaemon) {
+  v1::SavedLosses losses;
+  v1::SavedLoss& loss = *losses.add_losses();
+  loss.set_token(make_token());
+  loss.set_user("ann");
+  loss.set_reason("the disk is full");
+  ASSERT_TRUE((*SessionStore::open(folder_.path))->write_losses(losses).ok());
+  const auto next = SessionStore::open(folder_.path);
+  EXPECT_EQ((*next)->take_losses().SerializeAsString(), losses.SerializeAsString());
+  EXPECT_EQ((*next)->take_losses().losses_size(), 0);
 }
 
 // Replaces one field by another number, or duplicates or removes an element of a list.

@@ -1,5 +1,6 @@
 """Captured functions: their results, when they are captured again, and refused code."""
 
+import numpy as np
 import pytest
 import teletensor as tt
 from teletensor import nn
@@ -37,6 +38,13 @@ def test_another_shape_or_dtype_is_captured_anew():
     for x in (tt.ones(2, 2), tt.ones(3, 3), tt.ones(3, 3, dtype=tt.float64), tt.ones(4, 2)[::2].t()):
         assert equal(g(x), (x + x.t()).sum(0))
     assert g._entries == 4
+
+
+def test_an_array_from_outside_is_uploaded_and_is_no_step_of_the_program():
+    array = np.arange(200_000, dtype=np.float32)
+    compiled = tt.compile(lambda x: x + tt.tensor(array))
+    for k in range(3):
+        np.testing.assert_array_equal(compiled(tt.full((200_000,), k)).numpy(), array + k)
 
 
 def test_numbers_are_not_written_into_the_program():

@@ -361,6 +361,19 @@ def same(found, right):
     np.testing.assert_array_equal(found.numpy(), right.numpy())
 
 
+def test_numbers_that_a_gradient_computes_from_an_argument():
+    """The gradient of x ** k contains k - 1, which is no argument of the captured function."""
+    def f(x, k):
+        y = x.detach().requires_grad_()
+        (y ** k).sum().backward()
+        return y.grad
+
+    compiled = tt.compile(f)
+    x = tt.arange(1.0, 5.0)
+    for k in (2.5, 3.5, 1.5, 2.5):
+        same(compiled(x, k), f(x, k))
+
+
 KEPT = ["product", "fill_", "gumbel", "where", "lerp", "named", "starred", "class",
         "sum of a list", "isinstance", "isinstance of two", "type", "full", "a module's attribute"]
 
