@@ -24,24 +24,24 @@ std::int32_t Backward::visit(const Edge& edge) {
   if (!edge) return -1;
   if (edge.node) {
     Node& node = *edge.node;
-    if (node.visit != graph_.visits_) {
-      node.visit = graph_.visits_;
-      node.visit_index = static_cast<std::uint32_t>(targets_.size());
+    if (node.visit.search != graph_.visits_) {
+      node.visit.search = graph_.visits_;
+      node.visit.index = static_cast<std::uint32_t>(targets_.size());
       Target& target = targets_.emplace_back();
       target.node = &node;
       target.outputs = std::max<std::uint32_t>(1, static_cast<std::uint32_t>(node.results.size()));
     }
-    targets_[node.visit_index].reached |= 1ull << std::min(edge.output, 63u);
-    return static_cast<std::int32_t>(node.visit_index);
+    targets_[node.visit.index].reached |= 1ull << std::min(edge.output, 63u);
+    return static_cast<std::int32_t>(node.visit.index);
   }
   Handle& leaf = *edge.leaf;
-  if (leaf.visit != graph_.visits_) {
-    leaf.visit = graph_.visits_;
-    leaf.visit_index = static_cast<std::uint32_t>(targets_.size());
+  if (leaf.visit.search != graph_.visits_) {
+    leaf.visit.search = graph_.visits_;
+    leaf.visit.index = static_cast<std::uint32_t>(targets_.size());
     targets_.emplace_back().leaf = &leaf;
   }
-  targets_[leaf.visit_index].reached = 1;
-  return static_cast<std::int32_t>(leaf.visit_index);
+  targets_[leaf.visit.index].reached = 1;
+  return static_cast<std::int32_t>(leaf.visit.index);
 }
 
 // Refuses a node whose op does not implement a gradient that this backward needs. `key` marks the
@@ -148,11 +148,11 @@ Status Backward::search() {
   std::vector<bool> key(targets_.size(), false);
   for (const Edge& edge : wanted) {
     Link link;
-    const bool node_seen = edge.node && edge.node->visit == graph_.visits_;
-    const bool leaf_seen = edge.leaf && !edge.node && edge.leaf->visit == graph_.visits_;
+    const bool node_seen = edge.node && edge.node->visit.search == graph_.visits_;
+    const bool leaf_seen = edge.leaf && !edge.node && edge.leaf->visit.search == graph_.visits_;
     if (node_seen || leaf_seen) {
       link.target =
-          static_cast<std::int32_t>(node_seen ? edge.node->visit_index : edge.leaf->visit_index);
+          static_cast<std::int32_t>(node_seen ? edge.node->visit.index : edge.leaf->visit.index);
       link.output = edge.output;
       const Target& target = targets_[static_cast<std::size_t>(link.target)];
       if ((target.reached >> std::min(edge.output, 63u) & 1) == 0) link.target = -1;

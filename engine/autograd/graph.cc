@@ -197,13 +197,10 @@ ValueRef Graph::new_value(const Layout& layout, std::int64_t elements) const {
   return core::make_ref<program::Value>(layout.dtype, layout.device, elements);
 }
 
-HandleRef Graph::make(const Layout& layout, ValueRef value, std::int64_t elements) {
+HandleRef Graph::adopt(const Layout& layout, ValueRef value) {
+  const std::int64_t elements = layout.geometry.storage_end();
   const std::int64_t bytes = elements * static_cast<std::int64_t>(core::size_of(layout.dtype));
   return new_handle(core::make_ref<Cell>(bytes, std::move(value)), layout);
-}
-
-HandleRef Graph::adopt(const Layout& layout, ValueRef value) {
-  return make(layout, std::move(value), layout.geometry.storage_end());
 }
 
 HandleRef Graph::adopt_published(const Layout& layout, ValueRef value, bool writable) {
@@ -366,8 +363,7 @@ Status Graph::apply(const Call& call, Handles& results) {
   }
 
   for (const Layout& layout : layouts) {
-    const std::int64_t elements = layout.geometry.storage_end();
-    results.push_back(make(layout, new_value(layout, elements), elements));
+    results.push_back(adopt(layout, new_value(layout, layout.geometry.storage_end())));
   }
   if (record) {
     const core::Ref<Node> node = this->record(call, std::move(edges));
@@ -396,7 +392,7 @@ Status Graph::apply(const Call& call, Handles& results) {
 HandleRef Graph::apply_known(const KnownCall& known, const program::Apply& apply,
                              std::span<Handle* const> operands) {
   const Layout layout = known.result();
-  HandleRef h = make(layout, new_value(layout, known.elements()), known.elements());
+  HandleRef h = adopt(layout, new_value(layout, known.elements()));
   Instruction& instruction = sink_->instruction(seq_);
   known.fill(apply, operands, *h, sink_->interner(), instruction);
   return h;

@@ -106,6 +106,12 @@ struct Edge {
   explicit operator bool() const { return node != nullptr || leaf != nullptr; }
 };
 
+// A search through the graph marks the objects that it has visited.
+struct Visit {
+  std::uint64_t search = 0;  // number of the last search
+  std::uint32_t index = 0;   // in the list of that search
+};
+
 using HookId = std::uint64_t;  // identifies a Python callable; only clients have hooks
 
 // One tensor as the client names it. Its autograd state (flag, node, grad, hooks) belongs to this
@@ -138,13 +144,15 @@ class Handle final : public GraphObject {
   std::vector<HookId> post_hooks;  // hooks of a leaf that run after its .grad was written
   void* owner = nullptr;           // the client's Python object; not reference-counted
   bool inference = false;  // created in inference mode: it cannot be saved, nor require grad
-  // The geometry in the interner with this number; of no meaning if that is not the queue's.
-  const core::Geometry* interned = nullptr;
-  std::uint64_t interner = 0;
+  // The geometry as the daemon's queue has interned it last.
+  struct Interned {
+    const core::Geometry* geometry = nullptr;
+    std::uint64_t interner = 0;  // number of the interner that has it; 0: none
+  };
+  Interned interned;
   // On a client: what its function transforms know about this tensor.
   core::Ref<core::Counted> extra;
-  std::uint64_t visit = 0;  // scratch space of the Backward search
-  std::uint32_t visit_index = 0;
+  Visit visit;
 
   const core::Geometry& geometry() const { return layout.geometry; }
   const core::Dims& shape() const { return layout.geometry.shape; }
@@ -213,8 +221,7 @@ class Node final : public GraphObject {
   bool forgotten = false;     // the saved values were dropped: only the client can run the vjp
   bool keeps_number = false;  // the vjp reads a number: like a saved value, a backward uses it up
   bool freed = false;
-  std::uint64_t visit = 0;  // scratch space of the Backward search
-  std::uint32_t visit_index = 0;
+  Visit visit;
   std::size_t counted = 0;  // the part of size() that is in the graph's total
   std::uint64_t place = 0;  // position in the graph's list of nodes with saved values; 0 if absent
 };
@@ -406,8 +413,6 @@ class Graph {
   // The value that replaces the whole storage after a write through h; it has h's dtype.
   program::ValueRef written_value(const Handle& h) const { return new_value(h.layout, h.stored()); }
   core::Status may_write(const Handle& h, const std::string& what) const;
-  // `elements` is the size of the storage.
-  HandleRef make(const core::Layout& layout, program::ValueRef value, std::int64_t elements);
 
   // Sets `edge` to the destination of h's gradient. Precondition: `edge` is empty.
   core::Status edge_of(Handle& h, Edge& edge);

@@ -24,11 +24,10 @@ bool same(const core::Geometry& a, const core::Geometry& b) {
 }
 
 const core::Geometry* interned(Handle& h, program::Interner& interner) {
-  if (h.interner != interner.number()) {
-    h.interned = interner.geometry(h.geometry());
-    h.interner = interner.number();
+  if (h.interned.interner != interner.number()) {
+    h.interned = {interner.geometry(h.geometry()), interner.number()};
   }
-  return h.interned;
+  return h.interned.geometry;
 }
 
 KnownCall::Tensor described(Handle& h, program::Interner& interner) {
@@ -56,11 +55,10 @@ bool KnownCall::fits(std::span<Handle* const> operands, std::uint64_t interner) 
     if (h == nullptr) continue;
     const Tensor& tensor = tensors_[at++];
     if (h->layout.dtype != tensor.dtype || !(h->layout.device == tensor.device)) return false;
-    if (h->interner != interner) {
+    if (h->interned.interner != interner) {
       if (!same(h->geometry(), *tensor.geometry)) return false;
-      h->interned = tensor.geometry;
-      h->interner = interner;
-    } else if (h->interned != tensor.geometry) {
+      h->interned = {tensor.geometry, interner};
+    } else if (h->interned.geometry != tensor.geometry) {
       return false;
     }
     // A view may require a gradient because its base does.
@@ -88,10 +86,7 @@ void KnownCall::fill(const program::Apply& apply, std::span<Handle* const> opera
       operand.number = apply.arguments[i].number;
     }
   }
-  if (!renewed) {
-    result.interned = result_.geometry;
-    result.interner = interner_;
-  }
+  if (!renewed) result.interned = {result_.geometry, interner_};
   program::ResultSlot& slot = instruction.results.emplace_back();
   slot.value = result.cell->value;
   slot.geometry = interned(result, interner);

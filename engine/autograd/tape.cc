@@ -386,7 +386,7 @@ Status Graph::set_data(Handle& h, Handle& other) {
   if (only && other.cell.get() != h.cell.get()) h.cell->value = nullptr;
   h.cell = other.cell;
   h.layout = other.layout;
-  h.interner = 0;
+  h.interned = {};
   return {};
 }
 
@@ -493,21 +493,22 @@ void Graph::replace(std::vector<Lost>& lost) {
   // without the failed write it would not have got one.
   const std::uint64_t nowhere = ++visits_;
   for (const Lost& entry : lost) {
-    if (entry.base) entry.base->visit = nowhere;
+    if (entry.base) entry.base->visit.search = nowhere;
   }
   for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
     const Edge* edge = (*node)->edges.size() == 1 ? &(*node)->edges[0] : nullptr;
-    if (edge && (!*edge || (edge->node && edge->node->visit == nowhere))) (*node)->visit = nowhere;
+    if (edge && (!*edge || (edge->node && edge->node->visit.search == nowhere)))
+      (*node)->visit.search = nowhere;
   }
   const auto has_needless_node = [&](const Handle& h) {
-    return h.node && h.node->visit == nowhere && h.base->visit == nowhere &&
+    return h.node && h.node->visit.search == nowhere && h.base->visit.search == nowhere &&
            !requires_grad(*h.base);
   };
   for (auto remade = rebuilt_.rbegin(); remade != rebuilt_.rend(); ++remade) {
     Handle* h = remade->node->remade_for;
     if (h == nullptr || !has_needless_node(*h)) continue;
-    if (remade->old.node && remade->old.node->visit != nowhere) {
-      h->node->visit = 0;  // the view already had a node before
+    if (remade->old.node && remade->old.node->visit.search != nowhere) {
+      h->node->visit.search = 0;  // the view already had a node before
     } else {
       undo_rebuild(*h, *remade);
     }

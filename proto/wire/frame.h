@@ -139,8 +139,8 @@ class FrameReader {
   bool thin() const { return thin_; }
 
   const FrameLimits& limits() const { return limits_; }
-  // After an error `frame` is in a valid but unspecified state. With `known`, an instruction that was
-  // read several times becomes a program::Repeated; these are not used for a thin client.
+  // After an error `frame` is in a valid but unspecified state. With `known`, an instruction that
+  // was read several times becomes a program::Repeated; these are not used for a thin client.
   core::Status read(std::string_view bytes, Frame& frame, KnownApplies* known = nullptr) const;
 
  private:

@@ -31,8 +31,8 @@ Lease::Lease(Leases* table, std::string token, std::string ticket, ClientInfo cl
       ticket(std::move(ticket)),
       client(std::move(client)),
       table_(table),
-      reader_(limits.frame, this->client.ops, this->client.op_names, this->client.thin,
-              this->client.protocol),
+      intake_(wire::FrameReader(limits.frame, this->client.ops, this->client.op_names,
+                                this->client.thin, this->client.protocol)),
       outbox_(limits, this->client.lease.count() > 0, this->client.attach_counter),
       attach_(this->client.attach_counter) {}
 
@@ -86,10 +86,7 @@ double Lease::detached_seconds() const {
 
 Status Lease::submit(const LeaseCall* run, std::string_view bytes) {
   wire::Frame frame;
-  {
-    MutexLock lock(reading_);
-    TT_RETURN_IF_ERROR(reader_.read(bytes, frame, &known_));
-  }
+  TT_RETURN_IF_ERROR(intake_.read(bytes, frame));
   bool is_new = false;
   {
     MutexLock lock(mutex_);
@@ -110,7 +107,7 @@ Status Lease::submit(const LeaseCall* run, std::string_view bytes) {
   return with_session([&](engine::Session& session) {
     session.submit(
         frame.first_seq, frame.first_id, std::move(frame.commands),
-        [self = shared_from_this()](Status s) { self->consumed(std::move(s)); }, reader_.thin());
+        [self = shared_from_this()](Status s) { self->consumed(std::move(s)); }, intake_.thin());
     return Status();
   });
 }

@@ -22,9 +22,9 @@
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
 #include "proto/wire/bulk.h"
-#include "proto/wire/frame.h"
 #include "proto/wire/protocol.h"
 #include "server/base/limits.h"
+#include "server/session/frame_intake.h"
 #include "server/session/outbox.h"
 #include "server/session/relay.h"
 #include "server/session/staging.h"
@@ -262,9 +262,7 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   bool busy();  // Returns true if commands wait to run.
 
   Leases* const table_;
-  const wire::FrameReader reader_;
-  core::Mutex reading_;  // two streams may read at the same time while one replaces the other
-  wire::KnownApplies known_ TT_GUARDED_BY(reading_);
+  FrameIntake intake_;
   Outbox outbox_;
   Staging staging_;
   std::atomic<bool> consuming_{false};    // Whether the session is processing a frame.
