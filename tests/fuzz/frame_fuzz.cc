@@ -99,10 +99,10 @@ class Mirror final : public autograd::Sink {
   std::uint64_t next_id() const { return front_.next_id(); }
 
   program::Instruction& instruction(std::uint64_t) override {
-    if (interner_.size() > 10000) interner_ = program::Interner();
+    if (interner_->size() > 10000) interner_ = std::make_unique<program::Interner>();
     return unused_ = program::Instruction();
   }
-  program::Interner& interner() override { return interner_; }
+  program::Interner& interner() override { return *interner_; }
   core::Status constant(std::uint64_t, program::Constant, program::ValueRef) override { return {}; }
   core::Status uploaded(std::uint64_t, const program::Uploaded&, program::ValueRef) override {
     return core::invalid("uploaded: none");
@@ -113,7 +113,7 @@ class Mirror final : public autograd::Sink {
 
  private:
   program::Instruction unused_;
-  program::Interner interner_;
+  std::unique_ptr<program::Interner> interner_ = std::make_unique<program::Interner>();
   autograd::Front front_{the_engine().catalog(), this};
 };
 
@@ -159,6 +159,7 @@ std::string run_program(Hostile& hostile, Counts& counts, bool verbose, bool bit
   if (bits) twin.emplace();
   bool spoiling = false;
   Mirror mirror;
+  wire::KnownApplies known;
   wire::FrameWriter writer, all_commands;
   writer.begin(1, 1);
   all_commands.begin(1, 1);
@@ -170,12 +171,15 @@ std::string run_program(Hostile& hostile, Counts& counts, bool verbose, bool bit
     all_commands.append(command, made);
     bytes = writer.finish(0, 1);
     wire::Frame frame;
-    if (!wire::FrameReader().read(bytes, frame).ok()) fail("a well-formed frame is refused");
+    if (!wire::FrameReader().read(bytes, frame, &known).ok()) {
+      fail("a well-formed frame is refused");
+    }
     check_round_trip(frame);
     ++counts.commands;
     if (verbose && !spoiling) say(command);
     if (twin) {
-      wire::Frame other = frame;
+      wire::Frame other;  // decoded by itself, so it tells whether repeated instructions differ
+      (void)wire::FrameReader().read(bytes, other);
       if (auto* c = std::get_if<program::Constant>(&other.commands[0]); c && spoiling) {
         c->bytes.assign(c->bytes.size(), static_cast<char>(0xa5));
       }

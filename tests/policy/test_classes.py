@@ -13,7 +13,7 @@ LARGER = {
     ("clients/session/stream.h", "Stream"): (12, 22),
     ("engine/autograd/front.cc", "Front"): (41, 19),
     ("engine/autograd/graph.h", "Graph"): (58, 30),
-    ("engine/autograd/graph.h", "Node"): (3, 22),
+    ("engine/autograd/graph.h", "Node"): (3, 21),
     ("engine/autograd/trace_finish.cc", "Tracer"): (17, 22),
     ("engine/backends/cuda/driver/gpu.h", "Gpu"): (53, 36),
     ("engine/collective/exchange.h", "Exchange"): (35, 21),
