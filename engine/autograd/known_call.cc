@@ -94,6 +94,7 @@ void KnownCall::fill(const program::Apply& apply, std::span<Handle* const> opera
 
 bool KnownCalls::may_know(const ops::OpDef& def, std::span<const Var> arguments,
                           const Handles& results) {
+  // This excludes client_node, which the graph executes in its own way: it has no `infer`.
   if (def.infer == nullptr || def.view != nullptr || !def.mutates.empty() || def.collective ||
       results.size() != 1) {
     return false;

@@ -132,11 +132,12 @@ bool Geometry::overlaps_itself() const {
 }
 
 std::int64_t Geometry::storage_end() const {
-  std::int64_t last = offset;
+  // Checked first, because other sizes of an empty tensor may be arbitrary.
   for (int d = 0; d < rank(); ++d) {
     if (shape[d] == 0) return offset;
-    last += (shape[d] - 1) * strides[d];
   }
+  std::int64_t last = offset;
+  for (int d = 0; d < rank(); ++d) last += (shape[d] - 1) * strides[d];
   return last + 1;
 }
 

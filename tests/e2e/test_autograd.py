@@ -54,6 +54,15 @@ def test_seed_1_every_tangent_of_the_trace(tt):
                        (tt.tensor(1.0), tt.tensor(0.0)))[1].item() == 5.5
 
 
+def test_a_loop_that_repeats_a_custom_function(tt, square):
+    for round in range(6):  # from the third round on, the daemon knows the instructions
+        x = tt.full((3,), float(round), requires_grad=True)
+        plain = square.apply(x.detach())
+        assert not plain.requires_grad
+        (square.apply(x) + plain).sum().backward()
+        assert close(x.grad.numpy(), [2.0 * round] * 3)
+
+
 def test_seed_10_a_custom_function_in_a_training_step(tt, square):
     x = tt.linspace(-2, 2, 5, dtype=tt.float64).requires_grad_()
     assert tt.autograd.gradcheck(square.apply, (x,), check_forward_ad=True)
