@@ -263,9 +263,12 @@ def test_a_tensor_without_contents_is_refused(tt):
         def __init__(self):
             pass
 
+    gone = [tt.ones(2) + i for i in range(8)]
+    del gone  # their memory is used again
     for empty in (tt.Tensor.__new__(tt.Tensor), Half()):
         for use in (lambda x: x[0], lambda x: x[0:1], lambda x: tt.ones(2)[x], lambda x: x + 1, lambda x: 1 - x,
                     lambda x: -x, lambda x: x.__iadd__(1), lambda x: x == x, tt.exp, lambda x: tt.stack([x, x]),
-                    lambda x: x.__setitem__(0, 1.0), lambda x: tt.ones(2).__setitem__(0, x), lambda x: x.item()):
+                    lambda x: x.__setitem__(0, 1.0), lambda x: tt.ones(2).__setitem__(0, x), lambda x: x.item(),
+                    lambda x: tt.add(1, tt.ones(2), alpha=x)):
             with pytest.raises((TypeError, RuntimeError, IndexError)):
                 use(empty)

@@ -86,9 +86,10 @@ bool to_attribute(const OpObject* op, const Parameter& p, PyObject* object, Attr
       }
       if (PyErr_Occurred()) return false;
       if (is_tensor(object)) {  // A 0-d tensor as a number: its value is waited for.
-        const PyTensor& tensor = *nb::inst_ptr<PyTensor>(object);
+        const PyTensor* tensor = usable(object);
+        if (tensor == nullptr) return false;
         // An attribute has no gradient, so a tensor that requires one is refused.
-        if (requires_grad(tensor)) return type_error(op, p, "a number", object);
+        if (requires_grad(*tensor)) return type_error(op, p, "a number", object);
         out = Attribute::of(PyFloat_AsDouble(object));
         return !PyErr_Occurred();
       }

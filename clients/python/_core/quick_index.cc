@@ -23,7 +23,7 @@ struct Index {
 // The tensor if it exists already. Null if the object is no tensor, is pending, or has no contents
 // because its __init__ was not called.
 PyTensor* made_tensor(PyObject* object) {
-  if (!is_tensor(object)) return nullptr;
+  if (!is_tensor(object) || !nb::inst_ready(object)) return nullptr;
   PyTensor* tensor = nb::inst_ptr<PyTensor>(object);
   return tensor->handle ? tensor : nullptr;
 }

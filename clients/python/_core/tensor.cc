@@ -18,11 +18,12 @@ PyTypeObject* tensor_type = nullptr;
 PyTensor* tensor_of(PyObject* object) { return is_tensor(object) ? usable(object) : nullptr; }
 
 PyTensor* usable(PyObject* object) {
-  PyTensor* tensor = nb::inst_ptr<PyTensor>(object);
-  if (tensor->session == nullptr) [[unlikely]] {
+  // The memory may be that of an earlier Tensor, so its contents do not tell.
+  if (!nb::inst_ready(object)) [[unlikely]] {
     PyErr_SetString(PyExc_TypeError, "a Tensor whose __init__ was not called cannot be used");
     return nullptr;
   }
+  PyTensor* tensor = nb::inst_ptr<PyTensor>(object);
   if (tensor->pending != nullptr && !tensor->session->resolve(*tensor)) [[unlikely]]
     return nullptr;
   return tensor;
