@@ -164,11 +164,7 @@ Status Graph::call(const Callable& callable, const program::Call& call,
     invocation.times = call.times;
     invocation.sliced = call.sliced;
     for (const HandleRef& h : inputs) {
-      Operand& operand = invocation.inputs.emplace_back();
-      operand.kind = Operand::Kind::kTensor;
-      operand.value = h->cell->value;
-      operand.dtype = h->layout.dtype;
-      operand.geometry = sink_->interner().geometry(h->geometry());
+      h->fill(invocation.inputs.emplace_back(), sink_->interner());
     }
   }
   for (std::size_t r = 0; r < p.body.results.size(); ++r) {

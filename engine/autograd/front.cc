@@ -348,7 +348,7 @@ class Front::Impl final : public Issuer {
 
   Status run(program::Repeated& c) {
     const program::KnownApply& known = *c.known;
-    if (known.facts != nullptr && strangers_.empty()) {
+    if (known.facts != nullptr) {
       std::array<Handle*, program::KnownApply::kMaxArguments> operands{};
       const std::size_t count = known.apply.arguments.size();
       bool found = true;
@@ -459,10 +459,7 @@ class Front::Impl final : public Issuer {
       return {};
     }
     program::Operand operand;
-    operand.kind = program::Operand::Kind::kTensor;
-    operand.value = h->cell->value;
-    operand.dtype = h->layout.dtype;
-    operand.geometry = sink_->interner().geometry(h->geometry());
+    h->fill(operand, sink_->interner());
     sink_->fetch(seq_, c.bulk, std::move(operand));
     return {};
   }
@@ -568,10 +565,7 @@ class Front::Impl final : public Issuer {
       HandleRef h;
       TT_RETURN_IF_ERROR(find(c.handle, h));
       TT_RETURN_IF_ERROR(graph_.may_publish(*h));
-      operand.kind = program::Operand::Kind::kTensor;
-      operand.value = h->cell->value;
-      operand.dtype = h->layout.dtype;
-      operand.geometry = sink_->interner().geometry(h->geometry());
+      h->fill(operand, sink_->interner());
       value = graph_.publish(*h);
     }
     sink_->publish(seq_, std::move(c), std::move(operand), std::move(value));

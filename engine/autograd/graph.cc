@@ -155,14 +155,10 @@ bool may_be_known(const Call& call, const OpDef& def) {
   return !def.random && def.view == nullptr && call.counts.empty();
 }
 
-// Whether an equal call would be accepted too. For an operand that repeats its elements too often,
-// that depends on its storage.
+// Whether an equal call would be accepted too.
 bool may_be_remembered(const Call& call, const OpDef& def, const ops::InferContext& context) {
-  const auto may_repeat = [](const Var& argument) {
-    return argument.is_tensor() && argument.layout().geometry.numel() > ops::kMaxRepeated;
-  };
   return may_be_known(call, def) && context.results.size() == 1 &&
-         std::none_of(call.arguments.begin(), call.arguments.end(), may_repeat);
+         !infers_from_storage(call.arguments);
 }
 
 }  // namespace
@@ -251,17 +247,19 @@ Instruction& Graph::instruction_of(const Call& call) const {
   for (const Var& argument : call.arguments) {
     program::Operand& operand = instruction.operands.emplace_back();
     if (argument.is_tensor()) {
-      const Handle& h = handle_of(argument);
-      operand.kind = program::Operand::Kind::kTensor;
-      operand.value = h.cell->value;
-      operand.dtype = h.layout.dtype;
-      operand.geometry = interner.geometry(h.geometry());
+      handle_of(argument).fill(operand, interner);
     } else if (argument.is_number()) {
       operand.kind = program::Operand::Kind::kNumber;
       operand.number = argument.number();
     }
   }
   return instruction;
+}
+
+bool infers_from_storage(std::span<const Var> arguments) {
+  return std::any_of(arguments.begin(), arguments.end(), [](const Var& argument) {
+    return argument.is_tensor() && argument.layout().geometry.numel() > ops::kMaxRepeated;
+  });
 }
 
 Status Graph::infer(const Call& call, const OpDef& def, ops::InferContext& context,
@@ -383,7 +381,7 @@ Status Graph::apply(const Call& call, Handles& results) {
     for (const HandleRef& h : results) {
       program::ResultSlot& slot = instruction.results.emplace_back();
       slot.value = h->cell->value;
-      slot.geometry = sink_->interner().geometry(h->geometry());
+      slot.geometry = h->geometry_in(sink_->interner());
     }
   }
   return {};
@@ -544,7 +542,7 @@ Status Graph::apply_mutating(const Call& call, const OpDef& def, Handles& result
     const ValueRef value = written_value(h);
     if (sink_ != nullptr) {
       instruction->results.push_back(
-          {value, sink_->interner().geometry(h.geometry()), static_cast<int>(i)});
+          {value, h.geometry_in(sink_->interner()), static_cast<int>(i)});
     }
     write(h, value);
     results.push_back(HandleRef(&h));
@@ -663,7 +661,7 @@ Status Graph::apply_inplace(const Call& call) {
   const std::uint32_t old_output = base.output;
   const ValueRef value = written_value(h);
   if (sink_ != nullptr) {
-    instruction_of(call).results.push_back({value, sink_->interner().geometry(h.geometry()), 0});
+    instruction_of(call).results.push_back({value, h.geometry_in(sink_->interner()), 0});
   }
   core::Ref<Node> node, update;
   if (record && def.vjp != nullptr) {

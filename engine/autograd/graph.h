@@ -150,6 +150,20 @@ class Handle final : public GraphObject {
     std::uint64_t interner = 0;  // number of the interner that has it; 0: none
   };
   Interned interned;
+  // Returns the geometry in this interner.
+  const core::Geometry* geometry_in(program::Interner& interner) {
+    if (interned.interner != interner.number()) {
+      interned = {interner.geometry(layout.geometry), interner.number()};
+    }
+    return interned.geometry;
+  }
+  // Fills an operand with the present value.
+  void fill(program::Operand& operand, program::Interner& interner) {
+    operand.kind = program::Operand::Kind::kTensor;
+    operand.value = cell->value;
+    operand.dtype = layout.dtype;
+    operand.geometry = geometry_in(interner);
+  }
   // On a client: what its function transforms know about this tensor.
   core::Ref<core::Counted> extra;
   Visit visit;
@@ -468,6 +482,10 @@ class Graph {
   const GraphObject* dead_ = nullptr;
   bool destroying_dead_ = false;
 };
+
+// Returns true if an operand has more than ops::kMaxRepeated elements. Whether inference accepts it
+// then depends on its storage, and not on its layout alone.
+bool infers_from_storage(std::span<const ops::Var> arguments);
 
 // The handle of a Var that was made by this graph's builder.
 inline Handle& handle_of(const ops::Var& var) { return *static_cast<Handle*>(var.named().get()); }

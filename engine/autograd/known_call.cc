@@ -2,36 +2,14 @@
 
 #include <utility>
 
-#include "engine/ops/sizes.h"
-
 namespace teletensor::autograd {
 
 using ops::Var;
 
 namespace {
 
-// A loop, because for the usual ranks a call of memcmp costs more.
-bool same(const core::Dims& a, const core::Dims& b) {
-  if (a.size() != b.size()) return false;
-  for (int d = 0; d < a.size(); ++d) {
-    if (a[d] != b[d]) return false;
-  }
-  return true;
-}
-
-bool same(const core::Geometry& a, const core::Geometry& b) {
-  return a.offset == b.offset && same(a.shape, b.shape) && same(a.strides, b.strides);
-}
-
-const core::Geometry* interned(Handle& h, program::Interner& interner) {
-  if (h.interned.interner != interner.number()) {
-    h.interned = {interner.geometry(h.geometry()), interner.number()};
-  }
-  return h.interned.geometry;
-}
-
 KnownCall::Tensor described(Handle& h, program::Interner& interner) {
-  return {interned(h, interner), h.layout.dtype, h.layout.device};
+  return {h.geometry_in(interner), h.layout.dtype, h.layout.device};
 }
 
 }  // namespace
@@ -56,7 +34,7 @@ bool KnownCall::fits(std::span<Handle* const> operands, std::uint64_t interner) 
     const Tensor& tensor = tensors_[at++];
     if (h->layout.dtype != tensor.dtype || !(h->layout.device == tensor.device)) return false;
     if (h->interned.interner != interner) {
-      if (!same(h->geometry(), *tensor.geometry)) return false;
+      if (!(h->geometry() == *tensor.geometry)) return false;
       h->interned = {tensor.geometry, interner};
     } else if (h->interned.geometry != tensor.geometry) {
       return false;
@@ -77,10 +55,7 @@ void KnownCall::fill(const program::Apply& apply, std::span<Handle* const> opera
   for (std::size_t i = 0; i < operands.size(); ++i) {
     program::Operand& operand = instruction.operands.emplace_back();
     if (Handle* h = operands[i]) {
-      operand.kind = program::Operand::Kind::kTensor;
-      operand.value = h->cell->value;
-      operand.dtype = h->layout.dtype;
-      operand.geometry = interned(*h, interner);
+      h->fill(operand, interner);
     } else if (apply.arguments[i].kind == program::Argument::Kind::kNumber) {
       operand.kind = program::Operand::Kind::kNumber;
       operand.number = apply.arguments[i].number;
@@ -89,7 +64,7 @@ void KnownCall::fill(const program::Apply& apply, std::span<Handle* const> opera
   if (!renewed) result.interned = {result_.geometry, interner_};
   program::ResultSlot& slot = instruction.results.emplace_back();
   slot.value = result.cell->value;
-  slot.geometry = interned(result, interner);
+  slot.geometry = result.geometry_in(interner);
 }
 
 bool KnownCalls::may_know(const ops::OpDef& def, std::span<const Var> arguments,
@@ -99,13 +74,7 @@ bool KnownCalls::may_know(const ops::OpDef& def, std::span<const Var> arguments,
       results.size() != 1) {
     return false;
   }
-  for (const Var& argument : arguments) {
-    // Graph::infer() also looks at the storage of such an operand.
-    if (argument.is_tensor() && argument.layout().geometry.numel() > ops::kMaxRepeated) {
-      return false;
-    }
-  }
-  return true;
+  return !infers_from_storage(arguments);
 }
 
 void KnownCalls::learn(const Call& call, const ops::OpDef& def, Handle& result,

@@ -12,7 +12,7 @@
 
 namespace teletensor::ops {
 
-// What inference depends on. A call of an op with list arguments is never remembered.
+// The parts of a call on which its inference depends. The call must have no list arguments.
 struct InferredCall {
   OpId op = 0;
   core::DType default_dtype = core::DType::kF32;

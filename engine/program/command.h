@@ -244,8 +244,8 @@ struct Refused {
 class KnownApply : public core::Shared {
  public:
   static constexpr std::size_t kMaxArguments = 4;
-  // What the front end has derived from the instruction. It contains no reference to a handle or a
-  // value, so any thread may destroy it.
+  // The front end derives facts from the instruction. They contain no reference to a handle or a
+  // value, so any thread may destroy them.
   class Facts {
    public:
     virtual ~Facts() = default;

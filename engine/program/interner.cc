@@ -32,19 +32,6 @@ bool same_bits(double a, double b) {
   return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
 }
 
-// A loop, because for the small ranks here a call of memcmp would cost more.
-bool same(const core::Dims& a, const core::Dims& b) {
-  if (a.size() != b.size()) return false;
-  for (int d = 0; d < a.size(); ++d) {
-    if (a[d] != b[d]) return false;
-  }
-  return true;
-}
-
-bool same(const core::Geometry& a, const core::Geometry& b) {
-  return a.offset == b.offset && same(a.shape, b.shape) && same(a.strides, b.strides);
-}
-
 bool same(const core::Attributes& a, const core::Attributes& b) {
   if (a.size() != b.size()) return false;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -87,7 +74,7 @@ const T* Interner::Table<T>::find_or_add(std::uint64_t hash, const T& item, Same
 }
 
 const core::Geometry* Interner::geometry(const core::Geometry& geometry) {
-  if (geometries_.last != nullptr && same(*geometries_.last, geometry)) return geometries_.last;
+  if (geometries_.last != nullptr && *geometries_.last == geometry) return geometries_.last;
   Hash hash;
   hash.add(static_cast<std::uint64_t>(geometry.offset));
   for (int d = 0; d < geometry.rank(); ++d) {
@@ -96,7 +83,7 @@ const core::Geometry* Interner::geometry(const core::Geometry& geometry) {
   }
   return geometries_.find_or_add(
       hash.value(), geometry,
-      [](const core::Geometry& a, const core::Geometry& b) { return same(a, b); });
+      [](const core::Geometry& a, const core::Geometry& b) { return a == b; });
 }
 
 const core::Attributes* Interner::attributes(const core::Attributes& attributes) {

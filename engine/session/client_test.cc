@@ -82,8 +82,8 @@ HandleId Client::constant(const core::Dims& shape, std::vector<float> elements) 
   return name();
 }
 
-HandleId Client::apply(std::string_view op, std::vector<Argument> arguments,
-                       core::Attributes attributes, bool record) {
+program::Apply apply_of(std::string_view op, std::vector<Argument> arguments,
+                        core::Attributes attributes, bool record) {
   const ops::OpDef& definition = *ops::catalog().find(op);
   program::Apply apply;
   apply.op = ops::catalog().id(definition);
@@ -94,7 +94,12 @@ HandleId Client::apply(std::string_view op, std::vector<Argument> arguments,
   apply.record = record;
   for (const Argument& argument : arguments) apply.arguments.push_back(argument);
   apply.attributes = std::move(attributes);
-  add(std::move(apply));
+  return apply;
+}
+
+HandleId Client::apply(std::string_view op, std::vector<Argument> arguments,
+                       core::Attributes attributes, bool record) {
+  add(apply_of(op, std::move(arguments), std::move(attributes), record));
   return name();
 }
 

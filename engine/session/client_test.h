@@ -89,6 +89,10 @@ class Client {
   std::uint64_t next_seq_ = 1, next_id_ = 1, frame_id_ = 1;
 };
 
+// An instruction whose omitted attributes have their defaults.
+program::Apply apply_of(std::string_view op, std::vector<Argument> arguments,
+                        core::Attributes attributes, bool record);
+
 inline Argument h(HandleId id) { return Argument::of(id); }
 inline Argument number(double x) { return Argument::of(core::Number::of_float(x)); }
 

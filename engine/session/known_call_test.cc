@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "engine/ops/op.h"
 #include "engine/runtime/back.h"
 #include "engine/session/client_test.h"
 
@@ -21,19 +20,9 @@ class Repeats {
  public:
   Repeats(Client& client, std::string_view op, std::vector<Argument> arguments, bool record,
           core::Attributes attributes = {})
-      : client_(client) {
-    program::Apply apply;
-    const ops::OpDef* def = ops::catalog().find(op);
-    apply.op = ops::catalog().id(*def);
-    apply.record = record;
-    for (const Argument& argument : arguments) apply.arguments.push_back(argument);
-    apply.attributes = std::move(attributes);
-    const auto first = static_cast<std::size_t>(def->operand_parameters);
-    for (std::size_t i = first + apply.attributes.size(); i < def->parameters.size(); ++i) {
-      apply.attributes.push_back(def->parameters[i].fallback);
-    }
-    known_ = core::make_ref<const program::KnownApply>(std::move(apply));
-  }
+      : client_(client),
+        known_(core::make_ref<const program::KnownApply>(
+            apply_of(op, std::move(arguments), std::move(attributes), record))) {}
 
   HandleId operator()(std::initializer_list<HandleId> handles) {
     program::Repeated repeated{known_, {}};
@@ -44,7 +33,7 @@ class Repeats {
 
  private:
   Client& client_;
-  core::Ref<const program::KnownApply> known_;
+  const core::Ref<const program::KnownApply> known_;
 };
 
 const Argument kHandle{Argument::Kind::kHandle, 0, {}};

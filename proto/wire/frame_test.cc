@@ -17,10 +17,7 @@ using program::Argument;
 using program::Command;
 
 std::string encode(const std::vector<Command>& commands, std::uint64_t first_id = 1000) {
-  FrameWriter writer;
-  writer.begin(1, first_id);
-  for (const Command& command : commands) writer.append(command, usual_made(command));
-  return std::string(writer.finish(0, 0));
+  return testing::encode(commands, first_id);
 }
 core::Status read(std::string_view bytes, Frame& frame) { return FrameReader().read(bytes, frame); }
 core::Status read(const v1::Frame& frame) {

@@ -15,14 +15,7 @@ namespace {
 using program::Apply;
 using program::Argument;
 using program::Command;
-
-// A frame of these commands, whose first id is `next`.
-std::string frame_of(const std::vector<Command>& commands, program::HandleId next) {
-  FrameWriter writer;
-  writer.begin(1, next);
-  for (const Command& command : commands) writer.append(command, usual_made(command));
-  return std::string(writer.finish(0, 0));
-}
+using testing::encode;
 
 std::vector<Command> expanded(std::vector<Command> commands) {
   for (Command& command : commands) {
@@ -56,7 +49,7 @@ TEST(KnownApplies, InstructionIsKnownFromItsThirdTime) {
   for (int round = 0; round < 5; ++round, next += 100) {
     Frame frame;
     // The second operand gets farther away in each round, so the bytes differ.
-    ASSERT_TRUE(reader.read(frame_of({product(next - 1, 2)}, next), frame, &known).ok());
+    ASSERT_TRUE(reader.read(encode({product(next - 1, 2)}, next), frame, &known).ok());
     EXPECT_EQ(repeated_in(frame.commands), round < 2 ? 0u : 1u);
     EXPECT_EQ(expanded(frame.commands)[0], Command(product(next - 1, 2)));
     EXPECT_EQ(frame.next_id, next + 1);
@@ -82,9 +75,9 @@ TEST(KnownApplies, NumbersAndKindsOfArgumentsDistinguishInstructions) {
   for (int round = 0; round < 4; ++round) {
     for (const Apply& apply : applies) {
       Frame frame;
-      ASSERT_TRUE(reader.read(frame_of({apply}, 10), frame, &known).ok());
-      const std::string as_sent = frame_of({apply}, 10);
-      EXPECT_EQ(frame_of(expanded(frame.commands), 10), as_sent);
+      ASSERT_TRUE(reader.read(encode({apply}, 10), frame, &known).ok());
+      const std::string as_sent = encode({apply}, 10);
+      EXPECT_EQ(encode(expanded(frame.commands), 10), as_sent);
       if (const auto* repeated = std::get_if<program::Repeated>(&frame.commands[0])) {
         found.insert(repeated->known.get());
       }
@@ -113,7 +106,7 @@ TEST(KnownApplies, RandomStreamsMeanTheSame) {
             argument.handle = 1 + random.below(next - 1);
         }
       }
-      const std::string bytes = frame_of(commands, next);
+      const std::string bytes = encode(commands, next);
       Frame with, without;
       ASSERT_EQ(reader.read(bytes, with, &known).message(), reader.read(bytes, without).message());
       EXPECT_EQ(with.next_id, without.next_id);
@@ -129,7 +122,7 @@ TEST(KnownApplies, RefusalsAreTheSame) {
   FrameLimits limits;
   limits.items = 16;
   const FrameReader reader(limits, {}, {});
-  const std::string good = frame_of({product(99, 98)}, 100);
+  const std::string good = encode({product(99, 98)}, 100);
   for (int i = 0; i < 3; ++i) {
     Frame frame;
     ASSERT_TRUE(reader.read(good, frame, &known).ok());
@@ -145,7 +138,7 @@ TEST(KnownApplies, RefusalsAreTheSame) {
     return bytes;
   }();
   const std::vector<Command> many(20, product(99, 98));
-  for (const std::string& bytes : {far, frame_of(many, 100), good.substr(0, good.size() - 1)}) {
+  for (const std::string& bytes : {far, encode(many, 100), good.substr(0, good.size() - 1)}) {
     Frame with, without;
     const core::Status refused = reader.read(bytes, without);
     EXPECT_FALSE(refused.ok());
@@ -167,7 +160,7 @@ TEST(KnownApplies, LoopOfMoreInstructionsThanSlotsFindsMostOfThoseThatAreKept) {
   std::size_t last = 0;
   for (int round = 0; round < 8; ++round) {
     Frame frame;
-    ASSERT_TRUE(reader.read(frame_of(body, 10), frame, &known).ok());
+    ASSERT_TRUE(reader.read(encode(body, 10), frame, &known).ok());
     last = repeated_in(frame.commands);
   }
   EXPECT_GT(last, KnownApplies::kSlots / 2);
@@ -178,7 +171,7 @@ TEST(KnownApplies, ThinClientsInstructionsAreDecoded) {
   const FrameReader reader({}, {}, {}, true);
   for (int i = 0; i < 4; ++i) {
     Frame frame;
-    ASSERT_TRUE(reader.read(frame_of({product(9, 8)}, 10), frame, &known).ok());
+    ASSERT_TRUE(reader.read(encode({product(9, 8)}, 10), frame, &known).ok());
     EXPECT_EQ(repeated_in(frame.commands), 0u);
   }
 }

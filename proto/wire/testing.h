@@ -1,12 +1,24 @@
-// For tests: generates random commands that the encoder accepts.
+// For tests: random commands that the encoder accepts, and frames of commands.
 #pragma once
 
 #include <limits>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "engine/program/command.h"
+#include "proto/wire/frame.h"
 
 namespace teletensor::wire::testing {
+
+// A frame of these commands, whose first id is `first_id`.
+inline std::string encode(const std::vector<program::Command>& commands,
+                          program::HandleId first_id) {
+  FrameWriter writer;
+  writer.begin(1, first_id);
+  for (const program::Command& command : commands) writer.append(command, usual_made(command));
+  return std::string(writer.finish(0, 0));
+}
 
 class RandomCommands {
  public:

@@ -183,6 +183,22 @@ void bench_back(long n, bool null_mode) {
               ns_each(pushed - began, n), (cpu_ns() - cpu) / static_cast<double>(n));
 }
 
+// Submits commands, and waits until the session has consumed them.
+void consume(engine::Session& session, std::uint64_t first_seq, std::uint64_t first_id,
+             std::vector<program::Command> commands) {
+  std::mutex mu;
+  std::condition_variable changed;
+  bool consumed = false;
+  session.submit(first_seq, first_id, std::move(commands), [&](core::Status status) {
+    if (!status.ok()) std::printf("refused: %s\n", status.message().c_str());
+    std::lock_guard<std::mutex> lock(mu);
+    consumed = true;
+    changed.notify_all();
+  });
+  std::unique_lock<std::mutex> lock(mu);
+  changed.wait(lock, [&] { return consumed; });
+}
+
 void bench_session(long n, bool null_mode) {
   std::vector<std::unique_ptr<runtime::Device>> list;
   // The memory of names is charged to the host.
@@ -198,17 +214,7 @@ void bench_session(long n, bool null_mode) {
   std::uint64_t seq = 1, id = 1, last = 0;
   auto submit = [&](std::vector<program::Command> commands, std::uint64_t handles) {
     const std::uint64_t count = commands.size();
-    std::mutex mu;
-    std::condition_variable changed;
-    bool consumed = false;
-    session->submit(seq, id, std::move(commands), [&](core::Status status) {
-      if (!status.ok()) std::printf("refused: %s\n", status.message().c_str());
-      std::lock_guard<std::mutex> lock(mu);
-      consumed = true;
-      changed.notify_all();
-    });
-    std::unique_lock<std::mutex> lock(mu);
-    changed.wait(lock, [&] { return consumed; });
+    consume(*session, seq, id, std::move(commands));
     seq += count;
     id += handles;
   };
@@ -270,9 +276,6 @@ void bench_frames(long n) {
   Clock::duration submitting{};
   const auto submit = [&] {
     const std::string bytes(writer.finish(0, 1));
-    std::mutex mu;
-    std::condition_variable changed;
-    bool consumed = false;
     const auto began = Clock::now();
     wire::Frame frame;
     if (const core::Status status = reader.read(bytes, frame, &known); !status.ok()) {
@@ -281,15 +284,7 @@ void bench_frames(long n) {
     }
     seq = frame.first_seq + frame.commands.size();
     id = frame.next_id;
-    session->submit(frame.first_seq, frame.first_id, std::move(frame.commands),
-                    [&](core::Status status) {
-                      if (!status.ok()) std::printf("refused: %s\n", status.message().c_str());
-                      std::lock_guard<std::mutex> lock(mu);
-                      consumed = true;
-                      changed.notify_all();
-                    });
-    std::unique_lock<std::mutex> lock(mu);
-    changed.wait(lock, [&] { return consumed; });
+    consume(*session, frame.first_seq, frame.first_id, std::move(frame.commands));
     submitting += Clock::now() - began;
     writer.begin(seq, id);
   };

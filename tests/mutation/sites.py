@@ -19,10 +19,9 @@ TOKEN = re.compile(
 PAIRS = {"(": ")", "[": "]", "{": "}"}
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
 ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="}
-# What ends the operand of an operator, from the loosest operator to the tightest.
+# Tokens that end the operand of an operator: of the ternary operator, and then of tighter ones.
 ENDS = ASSIGNMENTS | {",", ";", "?", ":", "return", "co_return", "case", "else", "do", "throw"}
-ENDS_OF_ALL = ENDS
-ENDS_OF_BOTH = ENDS_OF_ALL | {"||"}
+ENDS_OF_BOTH = ENDS | {"||"}
 ENDS_OF_EQUAL = ENDS_OF_BOTH | {"&&", "|", "&", "^", "==", "!="}
 ENDS_OF_LESS = ENDS_OF_EQUAL | {"<", "<=", ">", ">=", "<=>"}
 ENDS_OF_SUM = ENDS_OF_LESS | {"<<", ">>", "+", "-"}
@@ -208,7 +207,7 @@ def junctions(file: File) -> Iterator[Site]:
         if token.text == "&&" and token.spaced:
             yield from binary(file, at, "junction", "||", ENDS_OF_BOTH | {"&&"})
         elif token.text == "||" and token.spaced:
-            yield from binary(file, at, "junction", "&&", ENDS_OF_ALL | {"||"})
+            yield from binary(file, at, "junction", "&&", ENDS | {"||"})
 
 
 def sums(file: File) -> Iterator[Site]:
