@@ -21,6 +21,10 @@ namespace {
 constexpr std::size_t kOpenErrors = 1000;  // Maximum number of errors that the next client is told.
 constexpr std::size_t kUploads = 64;       // Maximum number of uploads whose keys are remembered.
 
+Status call_attach() {
+  return Status(Code::kUnavailable, "the daemon was restarted: call Attach before other calls");
+}
+
 }  // namespace
 
 std::string make_token() { return random_hex(16); }
@@ -118,6 +122,11 @@ void Lease::consumed(Status status) {
   wake();
 }
 
+Status Lease::wants_attach() const {
+  MutexLock lock(mutex_);
+  return restored_ ? call_attach() : Status();
+}
+
 Status Lease::join(std::weak_ptr<LeaseCall> call, std::optional<std::uint64_t> attach,
                    std::string* word) {
   MutexLock lock(mutex_);
@@ -125,11 +134,11 @@ Status Lease::join(std::weak_ptr<LeaseCall> call, std::optional<std::uint64_t> a
     if (word != nullptr) *word = ending_.word;
     return ending_.status;
   }
+  if (restored_) {
+    if (word != nullptr) *word = "restart";
+    return call_attach();
+  }
   if (attach) {
-    if (restored_) {
-      if (word != nullptr) *word = "restart";
-      return Status(Code::kUnavailable, "the daemon was restarted: call Attach before Run");
-    }
     if (*attach != attach_) {
       return Status(Code::kFailedPrecondition, "a stream of attach " + std::to_string(*attach) +
                                                    ", the last is " + std::to_string(attach_));
@@ -166,7 +175,6 @@ void Lease::uploaded(std::uint64_t key, std::uint64_t upload) {
     }
     if (before == 0) uploads_.emplace_back(key, upload);
     if (uploads_.size() > kUploads) uploads_.pop_front();
-    uploads_upto_ = std::max(uploads_upto_, upload);
   }
   if (before != 0) abort_upload(before);
 }
@@ -222,9 +230,10 @@ core::Result<Attached> Lease::attach(const AttachCall& call, std::string* word) 
     }
     // Happens only if the daemon was restarted from an older snapshot.
     const bool behind = call.completed > outbox_.completed_upto();
-    reply.replay = behind && !no_replay_ && call.replay_from != 0 &&
-                   call.uploads <= uploads_upto_ && call.replay_from <= outbox_.received_upto() + 1;
-    if ((behind && !reply.replay) || call.uploads > uploads_upto_) {
+    const bool lacks_uploads = restored_ && call.uploads > restored_uploads_;
+    reply.replay = behind && !no_replay_ && call.replay_from != 0 && !lacks_uploads &&
+                   call.replay_from <= outbox_.received_upto() + 1;
+    if ((behind && !reply.replay) || lacks_uploads) {
       *word = "rollback";
       return Status(
           Code::kFailedPrecondition,

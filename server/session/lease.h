@@ -104,7 +104,7 @@ struct AttachCall {
   std::uint64_t attach = 0;         // Attach counter; above all earlier ones.
   std::uint64_t progress_upto = 0;  // Number of the last message that the client has read.
   std::uint64_t completed = 0;      // Number up to which the client knows that commands have run.
-  std::uint64_t uploads = 0;        // Number of the client's last upload.
+  std::uint64_t uploads = 0;        // Number of the last upload that the client has bound.
   // First command from which the client can send all frames again. 0 if it cannot.
   std::uint64_t replay_from = 0;
 };
@@ -158,6 +158,8 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   // Returns true if the session has consumed the last frame. Otherwise wake() is called when it
   // has.
   bool readable() const { return !consuming_.load(); }
+  // Returns UNAVAILABLE from the restart of the daemon until the client has called Attach.
+  core::Status wants_attach() const;
   // Registers a call. With `attach`, the call is the Run stream of that attach, of which there is
   // at most one; wake() is passed on to it. `word` receives the reason in one word if the lease has
   // ended.
@@ -282,8 +284,10 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   Ending ending_ TT_GUARDED_BY(mutex_);
   std::uint64_t attach_ TT_GUARDED_BY(mutex_);  // Counter of the last attach.
   bool awaited_ TT_GUARDED_BY(mutex_) = true;   // Whether the first stream is still expected.
-  // True until the first Attach after the lease was restored from a file. A Run call may be in
-  // flight that follows an Attach at the previous daemon, which may be later than the snapshot.
+  // True until the first Attach after the lease was restored from a file. Until then the lease
+  // refuses Run, Upload, and Download. A Run call may be in flight that follows an Attach at the
+  // previous daemon, which may be later than the snapshot. The numbers of new uploads would hide
+  // from Attach that the client knows an upload that the snapshot lacks.
   bool restored_ TT_GUARDED_BY(mutex_) = false;
   bool met_ TT_GUARDED_BY(mutex_) = false;  // Whether there has been a stream.
   Clock::time_point detached_at_ TT_GUARDED_BY(mutex_) = Clock::now();
@@ -295,7 +299,8 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   std::string unsaved_ TT_GUARDED_BY(mutex_);
   std::uint64_t written_upto_ TT_GUARDED_BY(mutex_) = 0;
   bool handed_on_ TT_GUARDED_BY(mutex_) = false;
-  std::uint64_t uploads_upto_ TT_GUARDED_BY(mutex_) = 0;  // Number of the last upload.
+  // Number of the last upload of the earlier daemon from whose file the session was restored.
+  std::uint64_t restored_uploads_ TT_GUARDED_BY(mutex_) = 0;
   // Whether the session was restored with tensors that are shared with other sessions. Its commands
   // must not be replayed: they would see later writes of other sessions and their own writes twice.
   bool no_replay_ TT_GUARDED_BY(mutex_) = false;

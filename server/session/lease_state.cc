@@ -87,7 +87,7 @@ void Lease::restore(const v1::SavedHead& head, const v1::SavedBody& body, const 
   const auto& storages = body.image().storages();
   no_replay_ = std::any_of(storages.begin(), storages.end(),
                            [](const auto& storage) { return storage.common() != 0; });
-  uploads_upto_ = std::max<std::uint64_t>(body.image().next_upload(), 1) - 1;
+  restored_uploads_ = std::max<std::uint64_t>(body.image().next_upload(), 1) - 1;
 }
 
 std::string Lease::file() const {

@@ -1,7 +1,10 @@
-"""The daemon is restarted between the answer to Attach and the Run call that follows it, a fault that the
-model of the protocol has found (docs/model)."""
+"""A restart of the daemon, and calls that reach the new daemon in an unusual order.
+
+The daemon is restarted between the answer to Attach and the Run call that follows it, a fault that the model
+of the protocol has found (docs/model). Or an upload or a download reaches the new daemon before Attach."""
 
 import grpc
+import numpy as np
 import pytest
 from support.daemon import wait_until
 from support.proxy import Proxy
@@ -68,7 +71,54 @@ def test_values_of_before_are_told_again(start_daemon):
     with Raw(daemon.unix) as s.raw:
         s.stream(s.attaches)
         code, text = s.refusal()
-        assert code == grpc.StatusCode.UNAVAILABLE and "call Attach before Run" in text
+        assert code == grpc.StatusCode.UNAVAILABLE and "call Attach before other calls" in text
         s.resume()
         assert s.fetched().data == b"\0\0\0@"  # 2.0
+        s.end()
+
+
+@pytest.mark.parametrize("drained", [True, False])
+def test_uploads_wait_for_attach(start_daemon, tt, monkeypatch, drained):
+    """An upload has a higher number at the new daemon than at the old one. If it was accepted before Attach,
+    Attach would take its number for that of an upload that the snapshot lacks."""
+    daemon = start_daemon(*FLAGS)
+    with tt.connect(daemon.unix, name="exp").as_current() as s:
+        x = tt.tensor(np.full(1 << 20, 2, np.float32))
+        s.snapshot()
+        attach, early = s._transport.attach, []
+
+        def upload_before(counter, core):
+            early.append(s._shared.upload(core, np.full(1 << 20, 3, np.float32), tt.float32, tt.device("cpu"),
+                                          [1 << 20]))
+            return attach(counter, core)
+
+        monkeypatch.setattr(s._transport, "attach", upload_before)
+        if drained:
+            daemon.drain()
+            daemon.restart()
+        else:
+            daemon.crash()
+        y = tt.tensor(np.full(1 << 20, 4, np.float32))
+        assert (x + y).sum().item() == 6 << 20
+        assert early[0] is None
+        s.close()
+
+
+def test_other_calls_wait_for_attach(start_daemon):
+    daemon = start_daemon(*FLAGS)
+    with Raw(daemon.unix) as raw:
+        s = raw.session()
+        s.run(s.constant([2.0]), s.fetch(1))
+        wait_until(lambda: raw.sessions()[0].completed_upto == 2)
+        raw.unary("/teletensor.v1.Admin/Snapshot", raw.admin_pb.SnapshotRequest(session=raw.sessions()[0].id),
+                  raw.admin_pb.SnapshotReply)
+    daemon.crash()
+    with Raw(daemon.unix) as s.raw:
+        for call in (lambda: s.raw.upload(s.token, [{"bytes": 4, "data": b"abcd"}]),
+                     lambda: list(s.raw.download(s.token, 2))):
+            with pytest.raises(grpc.RpcError, match="call Attach before other calls") as refused:
+                call()
+            assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+        s.resume()
+        assert s.raw.upload(s.token, [{"bytes": 4, "data": b"abcd"}]).upload > 0
         s.end()
