@@ -61,7 +61,7 @@ core::Result<SessionView> view_of(Lease& lease) {
   view.detached_seconds = lease.detached_seconds();
   view.completed = lease.outbox().completed_upto();
   view.limits = lease.client.limits;
-  view.unsaved = lease.unsaved();
+  view.unsaved = lease.saved().failure();
   TT_RETURN_IF_ERROR(lease.with_session([&](engine::Session& session) {
     view.handles = session.handles();
     view.queued = session.queued();

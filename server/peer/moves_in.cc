@@ -222,7 +222,7 @@ Status Moves::make_ready(const std::string& id, Coming& coming, std::uint64_t by
     return Status(Code::kAlreadyExists, "another session \"" + client.name + "\" of " +
                                             client.user + " is already being moved here");
   }
-  (void)lease->set_file(MoveFiles::session(id), lease->written_upto());
+  (void)lease->set_file(MoveFiles::session(id), lease->saved().upto());
   coming.lease = lease;
   TT_RETURN_IF_ERROR(files_->save(arrival));
   coming.file.reset();

@@ -184,7 +184,7 @@ void Moves::rested(const std::string& id, const LeaseRef& lease,
     status = Status(Code::kDataLoss, "some of the session's tensors cannot be read");
   }
   if (status.ok()) {
-    auto file = MoveFile::open(recovery_.store()->path_of(lease->file()));
+    auto file = MoveFile::open(recovery_.store()->path_of(lease->saved().name()));
     status = file.status();
     if (file.ok()) leaving.file = std::move(*file);
   }
@@ -216,7 +216,7 @@ void Moves::send_more(const std::string& id, Leaving& leaving) {
 void Moves::commit(const std::string& id, const v1::PeerMove& ready) {
   Leaving& leaving = leaving_.at(id);
   Lease& lease = *leaving.lease;
-  if (lease.over() || lease.handed_on()) {
+  if (lease.over() || lease.saved().handed_on()) {
     return give_up(id, Status(Code::kAborted, "the session has ended, or has another client"),
                    true);
   }
@@ -236,7 +236,7 @@ void Moves::commit(const std::string& id, const v1::PeerMove& ready) {
   move.set_user(lease.client.user);
   move.set_name(lease.client.name);
   move.set_named(lease.client.named);
-  move.set_file(lease.file());
+  move.set_file(lease.saved().name());
   move.set_session(lease.client.id);
   move.set_until(
       unix_now() +

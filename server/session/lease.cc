@@ -234,13 +234,14 @@ core::Result<Attached> Lease::attach(const AttachCall& call, std::string* word) 
     reply.replay = behind && !no_replay_ && call.replay_from != 0 && !lacks_uploads &&
                    call.replay_from <= outbox_.received_upto() + 1;
     if ((behind && !reply.replay) || lacks_uploads) {
+      const std::string unsaved = saved_.failure();
       *word = "rollback";
       return Status(
           Code::kFailedPrecondition,
           "the daemon was restarted, and has the session as of command " +
               std::to_string(outbox_.completed_upto()) + "; command " +
               std::to_string(call.completed) + " had run" +
-              (unsaved_.empty() ? "" : " (what came later was not written: " + unsaved_ + ")") +
+              (unsaved.empty() ? "" : " (what came later was not written: " + unsaved + ")") +
               ". Session.accept_rollback() goes on with what there is");
     }
     attach_ = call.attach;

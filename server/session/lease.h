@@ -27,6 +27,7 @@
 #include "server/session/frame_intake.h"
 #include "server/session/outbox.h"
 #include "server/session/relay.h"
+#include "server/session/saved_file.h"
 #include "server/session/staging.h"
 
 namespace teletensor::v1 {
@@ -209,18 +210,13 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   void save(v1::SavedHead& head, v1::SavedBody& body);
   // Restores the state from a snapshot. Must be called before the lease is used.
   void restore(const v1::SavedHead& head, const v1::SavedBody& body, const std::string& file);
-  // The lease's file in the store. Empty if there is none yet.
-  std::string file() const;
-  // Why the last snapshot of the session could not be written. Empty if it was, or if there was
-  // none.
-  std::string unsaved() const;
-  void set_unsaved(const std::string& why);
-  std::uint64_t written_upto() const;  // The lease's file contains all commands up to this number.
-  // Returns false, without a change, if the file was passed to the next lease of the session.
+  const SavedFile& saved() const { return saved_; }
+  SavedFile& saved() { return saved_; }
+  // Sets the lease's file, which contains all commands up to `upto`, and tells the client. Returns
+  // false, without a change, if the file was passed to the next lease of the session.
   bool set_file(const std::string& file, std::uint64_t upto);
   // Passes this lease's file to the next lease of the session. There may be none.
   void hand_on_file(Lease& next);
-  bool handed_on() const;
   // Returns true if the lease has ended and will not be restored by the next daemon.
   bool over() const;
   Clock::time_point active_at() const { return Clock::time_point(Clock::duration(active_at_)); }
@@ -267,6 +263,7 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   FrameIntake intake_;
   Outbox outbox_;
   Staging staging_;
+  SavedFile saved_;
   std::atomic<bool> consuming_{false};    // Whether the session is processing a frame.
   std::atomic<Clock::rep> active_at_{0};  // Steady-clock time at which a command last completed.
 
@@ -295,10 +292,6 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   // The call *run_, kept for comparison.
   const LeaseCall* run_now_ TT_GUARDED_BY(mutex_) = nullptr;
   std::vector<std::weak_ptr<LeaseCall>> calls_ TT_GUARDED_BY(mutex_);
-  std::string file_ TT_GUARDED_BY(mutex_);
-  std::string unsaved_ TT_GUARDED_BY(mutex_);
-  std::uint64_t written_upto_ TT_GUARDED_BY(mutex_) = 0;
-  bool handed_on_ TT_GUARDED_BY(mutex_) = false;
   // Number of the last upload of the earlier daemon from whose file the session was restored.
   std::uint64_t restored_uploads_ TT_GUARDED_BY(mutex_) = 0;
   // Whether the session was restored with tensors that are shared with other sessions. Its commands

@@ -69,9 +69,8 @@ void Lease::restore(const v1::SavedHead& head, const v1::SavedBody& body, const 
   outbox_.restore(std::move(sealed), received,
                   image.entries_size() == 0 ? received : head.completed_upto());
   active_at_ = Clock::now().time_since_epoch().count();
+  (void)saved_.set(file, received);
   MutexLock lock(mutex_);
-  file_ = file;
-  written_upto_ = body.image().next_seq() - 1;
   attach_ = body.attach();
   restored_ = true;
   met_ = true;  // The client that had the session has a complete lease term to return.
@@ -90,53 +89,16 @@ void Lease::restore(const v1::SavedHead& head, const v1::SavedBody& body, const 
   restored_uploads_ = std::max<std::uint64_t>(body.image().next_upload(), 1) - 1;
 }
 
-std::string Lease::file() const {
-  MutexLock lock(mutex_);
-  return file_;
-}
-
-std::string Lease::unsaved() const {
-  MutexLock lock(mutex_);
-  return unsaved_;
-}
-
-void Lease::set_unsaved(const std::string& why) {
-  MutexLock lock(mutex_);
-  unsaved_ = why;
-}
-
-std::uint64_t Lease::written_upto() const {
-  MutexLock lock(mutex_);
-  return written_upto_;
-}
-
 bool Lease::set_file(const std::string& file, std::uint64_t upto) {
-  {
-    MutexLock lock(mutex_);
-    if (handed_on_) return false;
-    file_ = file;
-    written_upto_ = upto;
-  }
+  if (!saved_.set(file, upto)) return false;
   outbox_.written(upto);
   wake();
   return true;
 }
 
 void Lease::hand_on_file(Lease& next) {
-  std::string file;
-  std::uint64_t upto = 0;
-  {
-    MutexLock lock(mutex_);
-    handed_on_ = true;
-    file = file_;
-    upto = written_upto_;
-  }
+  const auto [file, upto] = saved_.hand_on();
   (void)next.set_file(file, upto);
-}
-
-bool Lease::handed_on() const {
-  MutexLock lock(mutex_);
-  return handed_on_;
 }
 
 bool Lease::over() const {

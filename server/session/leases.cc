@@ -337,7 +337,7 @@ void Leases::hand_over(Handover handover) {
     handover.ready(std::move(refused));
   } else {
     handover.ready(lease);
-    if (!lease->file().empty() && on_new_hands) on_new_hands(lease);
+    if (!lease->saved().name().empty() && on_new_hands) on_new_hands(lease);
   }
 }
 
@@ -366,7 +366,7 @@ bool Leases::retire(Lease& lease, Status reason, std::string word, bool inherit)
     for (const auto& weak : calls) lingering_.emplace_back(Clock::now(), weak);
   }
   changed_.notify_all();
-  if (const std::string file = lease.file(); !file.empty() && lease.over() && on_over) {
+  if (const std::string file = lease.saved().name(); !file.empty() && lease.over() && on_over) {
     on_over(file);
   }
   for (const auto& weak : calls) {

@@ -88,7 +88,7 @@ Recovery::~Recovery() {
 // Returns true if this is the last chance to save the session: during a shutdown, for a session
 // without an older file.
 bool Recovery::last_chance(const Job& job) {
-  return job.head->drained() && job.lease->file().empty();
+  return job.head->drained() && job.lease->saved().name().empty();
 }
 
 Status Recovery::refusal(const Lease& lease) const {
@@ -191,7 +191,7 @@ void Recovery::start_due_snapshots() {
       const auto [past, fresh] = past_.try_emplace(lease->client.id);
       if (fresh) past->second.due = now + times_.every;
       if (now < past->second.due) continue;
-      if (lease->outbox().completed_upto() == lease->written_upto()) continue;
+      if (lease->outbox().completed_upto() == lease->saved().upto()) continue;
       if (!std::exchange(lines_[lease.get()].busy, true)) due.push_back(lease);
     }
     std::erase_if(past_, [&](const auto& past) { return !ids.contains(past.first); });
@@ -364,7 +364,8 @@ void Recovery::work() {
 core::Result<SnapshotFacts> Recovery::write(Job& job) {
   const auto wanted = [&]() -> Status {
     if (job.lease->over()) return Status(Code::kCancelled, "the session has ended");
-    if (job.lease->handed_on()) return Status(Code::kCancelled, "another client has the session");
+    if (job.lease->saved().handed_on())
+      return Status(Code::kCancelled, "another client has the session");
     return {};
   };
   const auto check = [&]() -> Status {
@@ -392,7 +393,7 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
   facts.completed_upto = job.image.next_seq - 1;
   job.head->set_bytes(facts.bytes);
   job.head->set_written(static_cast<std::uint64_t>(std::time(nullptr)));
-  std::string file = job.lease->file();
+  std::string file = job.lease->saved().name();
   const bool fresh = file.empty();
   if (fresh) file = store_->new_name();
   const std::string& user = job.lease->client.user;
@@ -408,9 +409,9 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
   if (!no_room.ok()) written = no_room;  // The reason without the name of the file.
   facts.seconds = seconds_since(began);
   if (written.ok()) {
-    job.lease->set_unsaved("");
+    job.lease->saved().set_failure("");
   } else if (written.code() != Code::kCancelled) {
-    job.lease->set_unsaved(written.message());
+    job.lease->saved().set_failure(written.message());
   }
   if (job.full) {
     leases_.counters().not_saved(user);
@@ -607,7 +608,7 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
     }
     if (lease->over()) continue;  // The client has closed the session meanwhile.
     // The next daemon restores the session from its last snapshot.
-    if (!lease->file().empty()) stay.insert(lease.get());
+    if (!lease->saved().name().empty()) stay.insert(lease.get());
     lose(lease, why, losses, facts);
   }
   if (losses.losses_size() > 0) {
@@ -630,7 +631,7 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
 void Recovery::lose(const LeaseRef& ref, const Status& why, v1::SavedLosses& losses,
                     DrainFacts& facts) {
   Lease& lease = *ref;
-  const bool back = !lease.file().empty();
+  const bool back = !lease.saved().name().empty();
   facts.lost.push_back(
       {lease.client.id, lease.client.name, lease.client.user, why.message(), back});
   spdlog::warn("event={} session=\"{}\" id={} user=\"{}\" reason=\"{}\"",
@@ -673,7 +674,7 @@ void Recovery::restore() {
   for (const SessionStore::Found& found : all) restore_one(found);
   for (const v1::SavedLoss& loss : losses.losses()) {
     const auto lease = leases_.find(loss.token());
-    if (loss.goes_back() && lease.ok()) (*lease)->set_unsaved(loss.reason());
+    if (loss.goes_back() && lease.ok()) (*lease)->saved().set_failure(loss.reason());
   }
   leases_.engine().restored();
   for (const LeaseRef& lease : leases_.all()) resume(*lease);

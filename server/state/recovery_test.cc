@@ -160,7 +160,7 @@ TEST_F(RecoveryTest, ASessionComesBackWithItsValuesAndNumbers) {
   ASSERT_TRUE(lease.ok()) << lease.status().message();
   EXPECT_EQ((*lease)->client.name, "exp");
   EXPECT_EQ((*lease)->client.user, "me");
-  EXPECT_EQ((*lease)->written_upto(), 5u);
+  EXPECT_EQ((*lease)->saved().upto(), 5u);
   EXPECT_EQ((*lease)->outbox().completed_upto(), 5u);
   const std::vector<float> squares = House::read(**lease, 6, 3, 2);
   ASSERT_EQ(squares.size(), static_cast<std::size_t>(kElements));
@@ -209,7 +209,7 @@ TEST_F(RecoveryTest, WhatTheClientBeforeHadIsNotWrittenAsASessionOfItsOwn) {
   const LeaseRef heir = taken.get_future().get();
   go_on.set_value();
   EXPECT_EQ(written.get_future().get().code(), Code::kCancelled);
-  EXPECT_EQ(heir->file(), "");
+  EXPECT_EQ(heir->saved().name(), "");
   const auto files = [&] {
     return std::distance(std::filesystem::directory_iterator(folder_.path + "/sessions"), {});
   };

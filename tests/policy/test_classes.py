@@ -29,7 +29,7 @@ LARGER = {
     ("engine/runtime/program_run.h", "ProgramRun"): (40, 30),
     ("engine/session/session.h", "Session"): (87, 46),
     ("server/peer/moves.h", "Moves"): (38, 21),
-    ("server/session/lease.h", "Lease"): (46, 37),
+    ("server/session/lease.h", "Lease"): (43, 34),
     ("server/base/limits.h", "Limits"): (1, 22),
     ("server/session/leases.h", "Leases"): (38, 29),
     ("server/session/outbox.h", "Outbox"): (24, 26),
