@@ -145,12 +145,6 @@ ops::InferContext context_of(const Call& call, const OpDef& def) {
           .results = {}};
 }
 
-ops::InferredCall inferred_call(const Call& call) {
-  return {call.op, call.default_dtype, call.arguments, *call.attributes};
-}
-
-// Whether the layout of the result may be known from an equal call. The ordinals of random ops
-// differ in every call.
 bool may_be_known(const Call& call, const OpDef& def) {
   return !def.random && def.view == nullptr && call.counts.empty();
 }
@@ -324,6 +318,11 @@ Status Graph::apply(const Call& call, Handles& results) {
   const OpDef& def = catalog_.at(call.op);
   if (!def.mutates.empty()) return apply_mutating(call, def, results);
   if (call.op == client_node_) return apply_client_node(call, def, results);
+  if (may_be_known(call, def)) {
+    if (const KnownLayout* known = known_layouts_.find(call, interner())) {
+      return apply_inferred(call, def, {&known->layout, 1}, known, results);
+    }
+  }
   core::InlineVector<ops::OperandInfo, 3> infos;
   ops::InferContext context = context_of(call, def);
   if (def.view != nullptr) {
@@ -331,39 +330,43 @@ Status Graph::apply(const Call& call, Handles& results) {
     // This view needs a copy (as in reshape), so the op computes its result.
     if (status.code() != core::Code::kFailedPrecondition || def.infer == nullptr) return status;
   }
-  const Layout* known = may_be_known(call, def) ? inferred_.find(inferred_call(call)) : nullptr;
-  if (known == nullptr) {
-    TT_RETURN_IF_ERROR(infer(call, def, context, infos));
-    if (may_be_remembered(call, def, context)) {
-      inferred_.add(inferred_call(call), context.results[0]);
-    }
+  TT_RETURN_IF_ERROR(infer(call, def, context, infos));
+  if (may_be_remembered(call, def, context)) {
+    known_layouts_.add(call, context.results[0], interner());
   }
-  const std::span<const Layout> layouts =
-      known != nullptr ? std::span(known, 1)
-                       : std::span<const Layout>(context.results.data(), context.results.size());
+  return apply_inferred(call, def, {context.results.data(), context.results.size()}, nullptr,
+                        results);
+}
 
-  bool record = false;
-  core::InlineVector<Edge, 2> edges;
-  if (call.record && def.vjp != nullptr) {
-    for (const Var& argument : call.arguments) {
-      record = record || (argument.is_tensor() && requires_grad(handle_of(argument)));
+bool Graph::records(const Call& call, const OpDef& def, std::span<const Layout> layouts) {
+  return call.record && def.vjp != nullptr &&
+         std::any_of(call.arguments.begin(), call.arguments.end(),
+                     [&](const Var& argument) {
+                       return argument.is_tensor() && requires_grad(handle_of(argument));
+                     }) &&
+         std::any_of(layouts.begin(), layouts.end(),
+                     [](const Layout& result) { return core::is_inexact(result.dtype); });
+}
+
+Status Graph::apply_inferred(const Call& call, const OpDef& def, std::span<const Layout> layouts,
+                             const KnownLayout* known, Handles& results) {
+  const auto adopt_all = [&] {
+    if (known != nullptr) {
+      results.push_back(adopt_known(*known));
+    } else {
+      for (const Layout& layout : layouts) {
+        results.push_back(adopt(layout, new_value(layout, layout.geometry.storage_end())));
+      }
     }
-    bool floating = false;
-    for (const Layout& result : layouts) floating |= core::is_inexact(result.dtype);
-    record = record && floating;
-  }
-  if (record) {
+  };
+  if (records(call, def, layouts)) {
+    core::InlineVector<Edge, 2> edges;
     for (const Var& argument : call.arguments) {
       Edge& edge = edges.emplace_back();
       if (argument.is_tensor()) TT_RETURN_IF_ERROR(edge_of(handle_of(argument), edge));
     }
     TT_RETURN_IF_ERROR(may_save(def, call, {edges.data(), edges.size()}));
-  }
-
-  for (const Layout& layout : layouts) {
-    results.push_back(adopt(layout, new_value(layout, layout.geometry.storage_end())));
-  }
-  if (record) {
+    adopt_all();
     const core::Ref<Node> node = this->record(call, std::move(edges));
     if (results.size() > 1) {
       node->results.assign(layouts.begin(), layouts.end());
@@ -375,6 +378,8 @@ Status Graph::apply(const Call& call, Handles& results) {
       results[i]->node = node;
       results[i]->output = i;
     }
+  } else {
+    adopt_all();
   }
   if (sink_ != nullptr) {
     Instruction& instruction = instruction_of(call);
@@ -385,6 +390,23 @@ Status Graph::apply(const Call& call, Handles& results) {
     }
   }
   return {};
+}
+
+HandleRef Graph::adopt_known(const KnownLayout& known) {
+  const Layout& layout = known.layout;
+  const auto size = static_cast<std::int64_t>(core::size_of(layout.dtype));
+  HandleRef h = new_handle(
+      core::make_ref<Cell>(known.elements * size, new_value(layout, known.elements)), layout);
+  h->interned = {known.geometry, known.interner};
+  return h;
+}
+
+program::Interner& Graph::interner() {
+  if (sink_ != nullptr) return sink_->interner();
+  if (own_interner_ == nullptr || own_interner_->size() > kMaxInterned) {
+    own_interner_ = std::make_unique<program::Interner>();
+  }
+  return *own_interner_;
 }
 
 HandleRef Graph::apply_known(const KnownCall& known, const program::Apply& apply,

@@ -39,7 +39,7 @@ class Recycled {
 #endif
   static constexpr std::size_t kBatch = 32;
   // Maximum number of batches in the shared list; a thread has at most two batches.
-  static constexpr std::size_t kMaxBatches = 64;
+  static constexpr std::size_t kMaxBatches = 512;
 
   struct Free {
     Free* next;

@@ -21,10 +21,10 @@ class Interner {
   const core::Attributes* attributes(const core::Attributes& attributes);
   // The memory of the items, in bytes.
   std::uint64_t bytes() const {
-    return geometries_.items.size() * (sizeof(core::Geometry) + kPerItem) +
-           attributes_.items.size() * (sizeof(core::Attributes) + kPerItem);
+    return geometries_.hashes.size() * (sizeof(core::Geometry) + kPerItem) +
+           attributes_.hashes.size() * (sizeof(core::Attributes) + kPerItem);
   }
-  std::size_t size() const { return geometries_.items.size() + attributes_.items.size(); }
+  std::size_t size() const { return geometries_.hashes.size() + attributes_.hashes.size(); }
   // Differs between all interners of the process, also from one that was destroyed.
   std::uint64_t number() const { return number_; }
 

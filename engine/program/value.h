@@ -47,6 +47,11 @@ class Value final : public core::Shared, public core::Recycled<Value> {
   // values that the loop makes.
   std::uint32_t loop_step = 0;
 
+  // Set by the back end while it plans a window of its queue: the number of that window among all
+  // windows of the process, and the number of this value among the values of the window.
+  std::uint64_t window = 0;
+  std::uint32_t number_in_window = 0;
+
   // Set by the front end on values of a published tensor, before other sessions can see them. An
   // instruction that overwrites such a value writes into the shared storage itself, no matter how
   // many references there are.

@@ -15,7 +15,8 @@ using program::Value;
 
 namespace {
 
-constexpr std::uint32_t kMaxValues = 2048;  // per window
+// Windows with more values, as lists with thousands of operands have, are not planned.
+constexpr std::uint32_t kMaxValues = 2048;
 constexpr std::uint32_t kNoLayout = ~0u;
 
 bool integer_division(const Instruction& i, const ops::OpDef& op) {
@@ -38,36 +39,9 @@ bool whole(const core::Geometry& geometry, const Value& value) {
 
 }  // namespace
 
-// Numbers the values in the order in which a window refers to them.
-std::uint32_t WindowPlans::number_of(const Value* value) {
-  std::size_t at = (reinterpret_cast<std::uintptr_t>(value) >> 4) * 0x9e3779b97f4a7c15ull >> 32;
-  for (std::size_t tries = 0; tries <= places_; ++tries, ++at) {
-    Numbered& place = numbers_[at & places_];
-    if (place.window != window_) {
-      if (too_many()) break;
-      place = {value, window_, values_++};
-      return place.number;
-    }
-    if (place.value == value) return place.number;
-  }
-  return values_++;
-}
-
-// Lists with thousands of operands can have more values than the table can hold.
-bool WindowPlans::too_many() const { return values_ > kMaxValues; }
-
 void WindowPlans::make_key(std::span<Instruction* const> window) {
-  // The table has twice as many places as references, so that for a usual window it stays in the
-  // first-level cache.
-  std::size_t names = 0;
-  for (const Instruction* i : window) {
-    if (i != nullptr) names += i->operands.size() + i->results.size();
-  }
-  places_ = std::bit_ceil(std::min<std::size_t>(names, kMaxValues) * 2 + 1) - 1;
-  if (numbers_.size() <= places_ || ++window_ == 0) {
-    numbers_.assign(places_ + 1, {});
-    window_ = 1;
-  }
+  static std::atomic<std::uint64_t> windows{0};
+  window_ = windows.fetch_add(1, std::memory_order_relaxed) + 1;
   values_ = 0;
   key_.clear();
   for (const Instruction* instruction : window) {
@@ -81,15 +55,15 @@ void WindowPlans::make_key(std::span<Instruction* const> window) {
       std::uint64_t word =
           static_cast<std::uint64_t>(operand.kind) | static_cast<std::uint64_t>(operand.dtype) << 8;
       if (operand.kind == Operand::Kind::kTensor) {
-        word |= std::uint64_t{number_of(operand.value.get())} << 32 |
-                std::uint64_t{other_dtype(operand)} << 16;
+        word |= std::uint64_t{number_of(*operand.value)} << 32 | std::uint64_t{other_dtype(operand)}
+                                                                     << 16;
         key_.push_back(reinterpret_cast<std::uintptr_t>(operand.geometry));
       }
       key_.push_back(word);
     }
     for (const ResultSlot& result : i.results) {
       const core::Device device = result.value->device;
-      key_.push_back(std::uint64_t{number_of(result.value.get())} << 32 |
+      key_.push_back(std::uint64_t{number_of(*result.value)} << 32 |
                      static_cast<std::uint64_t>(result.value->dtype) << 24 |
                      static_cast<std::uint64_t>(device.kind) << 16 |
                      static_cast<std::uint64_t>(device.index) << 8 |
@@ -116,7 +90,7 @@ void WindowPlans::make_key(std::span<Instruction* const> window) {
 
 WindowPlans::Plan& WindowPlans::plan(std::span<Instruction* const> window) {
   make_key(window);
-  if (too_many()) {
+  if (values_ > kMaxValues) {
     PlanStats::add(stats_.misses);
     one_by_one_.units.clear();
     for (std::uint32_t i = 0; i < window.size(); ++i) one_by_one_.units.push_back({{i}});
@@ -153,14 +127,14 @@ WindowPlans::Plan WindowPlans::make(std::span<Instruction* const> window) {
     for (const Operand& operand : i.operands) {
       if (operand.kind != Operand::Kind::kTensor) continue;
       // A value made in a loop can be read as another dtype only from memory.
-      step.reads.push_back({number_of(operand.value.get()),
-                            other_dtype(operand) ? kNoLayout : layout(operand.geometry)});
+      step.reads.push_back(
+          {number_of(*operand.value), other_dtype(operand) ? kNoLayout : layout(operand.geometry)});
     }
     for (const ResultSlot& result : i.results) {
-      step.writes.push_back(number_of(result.value.get()));
+      step.writes.push_back(number_of(*result.value));
       if (result.overwrites >= 0) {
         step.overwrites.push_back(
-            number_of(i.operands[static_cast<std::size_t>(result.overwrites)].value.get()));
+            number_of(*i.operands[static_cast<std::size_t>(result.overwrites)].value));
       }
     }
     if (i.results.size() != 1 || step.reads.empty()) continue;

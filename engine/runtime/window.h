@@ -55,8 +55,14 @@ class WindowPlans {
     std::vector<std::uint64_t> key;
     Plan plan;
   };
-  std::uint32_t number_of(const program::Value* value);
-  bool too_many() const;
+  // Numbers the values in the order in which a window refers to them.
+  std::uint32_t number_of(program::Value& value) {
+    if (value.window != window_) {
+      value.window = window_;
+      value.number_in_window = values_++;
+    }
+    return value.number_in_window;
+  }
   void make_key(std::span<program::Instruction* const> window);
   Plan make(std::span<program::Instruction* const> window);
 
@@ -69,13 +75,8 @@ class WindowPlans {
   // Data of the current window; kept to reuse their memory.
   std::vector<std::uint64_t> key_;
   std::uint64_t hash_ = 0;
-  struct Numbered {
-    const program::Value* value = nullptr;
-    std::uint32_t window = 0, number = 0;
-  };
-  std::vector<Numbered> numbers_;  // open addressing
-  std::size_t places_ = 0;         // table size minus one, which is a power of two minus one
-  std::uint32_t window_ = 0, values_ = 0;
+  std::uint64_t window_ = 0;  // its number among all windows of the process
+  std::uint32_t values_ = 0;
 };
 
 }  // namespace teletensor::runtime

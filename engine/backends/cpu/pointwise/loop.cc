@@ -64,13 +64,13 @@ class ElementOf final : public Element {
 class PlainElement final : public Element {
  public:
   // The base of an operand that the loop computes is null.
-  PlainElement(Inner inner, const Plan& plan, const char* const* bases, std::size_t operands,
-               std::int64_t size)
+  PlainElement(Inner inner, const void* functor, const char* const* bases, std::size_t operands,
+               std::int64_t size, int cost)
       : inner_(inner),
-        functor_(plan.functor),
+        functor_(functor),
         operands_(operands),
         size_(size),
-        ns_(0.09 * plan.loops->cost * static_cast<double>(size) / 4) {
+        ns_(0.09 * cost * static_cast<double>(size) / 4) {
     std::copy_n(bases, operands, bases_);
   }
   std::size_t constant_bytes() const override { return 0; }
@@ -94,6 +94,32 @@ class PlainElement final : public Element {
   const double ns_;
   const char* bases_[kMaxOperands];
 };
+
+// What the kernel of a plain step has described, for steps with the same kernel, attributes and
+// dtypes. The kernel of a plain step looks at nothing else, because no operand is a number.
+struct PlainStep {
+  Kernel kernel = nullptr;
+  core::Attributes attributes;
+  std::size_t operands = 0;
+  DType in = DType::kF32, out = DType::kF32;
+  Inner inner = nullptr;
+  int cost = 1;
+  alignas(16) std::byte functor[kMaxFunctorBytes];
+
+  bool describes(const LoopStep& step) const {
+    return kernel == step.kernel && operands == step.in.size() && in == step.in[0].dtype &&
+           out == step.out.dtype && attributes == *step.attributes;
+  }
+};
+
+// The place of this thread for steps with this kernel and dtype.
+PlainStep& plain_step(const LoopStep& step) {
+  constexpr std::size_t kPlaces = 64;
+  static thread_local const auto places = std::make_unique<std::array<PlainStep, kPlaces>>();
+  const std::size_t at = reinterpret_cast<std::uintptr_t>(step.kernel) / 16 * 7 +
+                         static_cast<std::size_t>(step.in[0].dtype);
+  return (*places)[(at ^ at >> 8) % kPlaces];
+}
 
 // Per-thread memory for the Element objects of the loop that is being built, about 2 KiB each.
 class ElementArena {
@@ -174,6 +200,12 @@ class Loop final : public LoopMaker {
       if (step.role == LoopRole::kFold) {
         TT_RETURN_IF_ERROR(add_fold(step));
         continue;
+      }
+      if (has_plain_operands(step)) {
+        if (const PlainStep& known = plain_step(step); known.describes(step)) {
+          TT_RETURN_IF_ERROR(add_known(known));
+          continue;
+        }
       }
       KernelCall call{
           *step.op, step.in, std::span(&step.out, 1), step.counts, *step.attributes, parallel_,
@@ -265,7 +297,7 @@ class Loop final : public LoopMaker {
     std::memcpy(work.functor, plan.functor, plan.functor_bytes);
     plan.functor = work.functor;
     work.operands = in.size();
-    if (is_plain<A>(in, plan)) return make_plain<A>(in, plan, inner);
+    if (is_plain<A>(in, plan)) return make_plain(plan, inner);
     TensorArg operands[kMaxOperands];
     for (std::size_t i = 0; i < in.size(); ++i) {
       operands[i] = in[i];
@@ -293,30 +325,53 @@ class Loop final : public LoopMaker {
         new (place) E(std::forward<Arguments>(arguments)...), DestroyElement{heap});
   }
 
-  template <class A>
-  bool is_plain(std::span<const TensorArg> in, const Plan& plan) const {
-    const TensorArg& out = steps_[step_].out;
-    if (!dense_ || plan.condition || plan.dtype != kDTypeOf<A> || out.geometry != &layout_ ||
-        out.dtype != (plan.loops->bool_result ? DType::kBool : kDTypeOf<A>)) {
-      return false;
-    }
-    return std::all_of(in.begin(), in.end(), [&](const TensorArg& arg) {
-      return arg.kind == TensorArg::Kind::kTensor && arg.dtype == kDTypeOf<A> &&
-             arg.geometry == &layout_;
-    });
+  // Returns true if all operands are tensors of one dtype with the layout of the loop.
+  bool has_plain_operands(const LoopStep& step) const {
+    return dense_ && !step.in.empty() && step.counts.empty() && step.out.geometry == &layout_ &&
+           std::all_of(step.in.begin(), step.in.end(), [&](const TensorArg& arg) {
+             return arg.kind == TensorArg::Kind::kTensor && arg.dtype == step.in[0].dtype &&
+                    arg.geometry == &layout_;
+           });
   }
 
   template <class A>
-  Status make_plain(std::span<const TensorArg> in, const Plan& plan, Inner inner) {
+  bool is_plain(std::span<const TensorArg> in, const Plan& plan) const {
+    const LoopStep& step = steps_[step_];
+    return !plan.condition && plan.dtype == kDTypeOf<A> && has_plain_operands(step) &&
+           step.in[0].dtype == kDTypeOf<A> && in.data() == step.in.data() &&
+           in.size() == step.in.size() &&
+           step.out.dtype == (plan.loops->bool_result ? DType::kBool : kDTypeOf<A>);
+  }
+
+  Status make_plain(const Plan& plan, Inner inner) {
+    const LoopStep& step = steps_[step_];
+    PlainStep& known = plain_step(step);
+    known.kernel = step.kernel;
+    known.attributes = *step.attributes;
+    known.operands = step.in.size();
+    known.in = step.in[0].dtype;
+    known.out = step.out.dtype;
+    known.inner = inner;
+    known.cost = plan.loops->cost;
+    std::memcpy(known.functor, plan.functor, plan.functor_bytes);
+    return add_known(known);
+  }
+
+  Status add_known(const PlainStep& known) {
+    const LoopStep& step = steps_[step_];
+    Work& work = works_[step_];
+    std::memcpy(work.functor, known.functor, sizeof work.functor);
+    work.operands = step.in.size();
     const char* bases[kMaxOperands] = {};
-    for (std::size_t i = 0; i < in.size(); ++i) {
-      if (in[i].data == nullptr) {
-        TT_RETURN_IF_ERROR(read_inside(in[i], works_[step_].inside[i]));
+    for (std::size_t i = 0; i < step.in.size(); ++i) {
+      if (step.in[i].data == nullptr) {
+        TT_RETURN_IF_ERROR(read_inside(step.in[i], work.inside[i]));
       } else {
-        bases[i] = in[i].first<char>();
+        bases[i] = step.in[i].first<char>();
       }
     }
-    set_element<PlainElement>(inner, plan, bases, in.size(), static_cast<std::int64_t>(sizeof(A)));
+    set_element<PlainElement>(known.inner, work.functor, bases, step.in.size(),
+                              static_cast<std::int64_t>(core::size_of(known.in)), known.cost);
     return {};
   }
 
