@@ -145,6 +145,17 @@ ops::InferContext context_of(const Call& call, const OpDef& def) {
           .results = {}};
 }
 
+// Returns true if the call becomes a node of the tape.
+bool records(Graph& graph, const Call& call, const OpDef& def, std::span<const Layout> layouts) {
+  return call.record && def.vjp != nullptr &&
+         std::any_of(call.arguments.begin(), call.arguments.end(),
+                     [&](const Var& argument) {
+                       return argument.is_tensor() && graph.requires_grad(handle_of(argument));
+                     }) &&
+         std::any_of(layouts.begin(), layouts.end(),
+                     [](const Layout& result) { return core::is_inexact(result.dtype); });
+}
+
 bool may_be_known(const Call& call, const OpDef& def) {
   return !def.random && def.view == nullptr && call.counts.empty();
 }
@@ -318,9 +329,10 @@ Status Graph::apply(const Call& call, Handles& results) {
   const OpDef& def = catalog_.at(call.op);
   if (!def.mutates.empty()) return apply_mutating(call, def, results);
   if (call.op == client_node_) return apply_client_node(call, def, results);
+  program::Interner* const queue_interner = sink_ == nullptr ? nullptr : &sink_->interner();
   if (may_be_known(call, def)) {
-    if (const KnownLayout* known = known_layouts_.find(call, interner())) {
-      return apply_inferred(call, def, {&known->layout, 1}, known, results);
+    if (const KnownLayout* known = known_layouts_.find(call, queue_interner)) {
+      return apply(call, def, {&known->layout, 1}, known, results);
     }
   }
   core::InlineVector<ops::OperandInfo, 3> infos;
@@ -332,34 +344,23 @@ Status Graph::apply(const Call& call, Handles& results) {
   }
   TT_RETURN_IF_ERROR(infer(call, def, context, infos));
   if (may_be_remembered(call, def, context)) {
-    known_layouts_.add(call, context.results[0], interner());
+    known_layouts_.add(call, context.results[0], queue_interner);
   }
-  return apply_inferred(call, def, {context.results.data(), context.results.size()}, nullptr,
-                        results);
+  return apply(call, def, {context.results.data(), context.results.size()}, nullptr, results);
 }
 
-bool Graph::records(const Call& call, const OpDef& def, std::span<const Layout> layouts) {
-  return call.record && def.vjp != nullptr &&
-         std::any_of(call.arguments.begin(), call.arguments.end(),
-                     [&](const Var& argument) {
-                       return argument.is_tensor() && requires_grad(handle_of(argument));
-                     }) &&
-         std::any_of(layouts.begin(), layouts.end(),
-                     [](const Layout& result) { return core::is_inexact(result.dtype); });
-}
-
-Status Graph::apply_inferred(const Call& call, const OpDef& def, std::span<const Layout> layouts,
-                             const KnownLayout* known, Handles& results) {
+Status Graph::apply(const Call& call, const OpDef& def, std::span<const Layout> layouts,
+                    const KnownLayout* known, Handles& results) {
   const auto adopt_all = [&] {
     if (known != nullptr) {
-      results.push_back(adopt_known(*known));
+      results.push_back(adopt(*known));
     } else {
       for (const Layout& layout : layouts) {
         results.push_back(adopt(layout, new_value(layout, layout.geometry.storage_end())));
       }
     }
   };
-  if (records(call, def, layouts)) {
+  if (records(*this, call, def, layouts)) {
     core::InlineVector<Edge, 2> edges;
     for (const Var& argument : call.arguments) {
       Edge& edge = edges.emplace_back();
@@ -392,21 +393,13 @@ Status Graph::apply_inferred(const Call& call, const OpDef& def, std::span<const
   return {};
 }
 
-HandleRef Graph::adopt_known(const KnownLayout& known) {
+HandleRef Graph::adopt(const KnownLayout& known) {
   const Layout& layout = known.layout;
   const auto size = static_cast<std::int64_t>(core::size_of(layout.dtype));
   HandleRef h = new_handle(
       core::make_ref<Cell>(known.elements * size, new_value(layout, known.elements)), layout);
   h->interned = {known.geometry, known.interner};
   return h;
-}
-
-program::Interner& Graph::interner() {
-  if (sink_ != nullptr) return sink_->interner();
-  if (own_interner_ == nullptr || own_interner_->size() > kMaxInterned) {
-    own_interner_ = std::make_unique<program::Interner>();
-  }
-  return *own_interner_;
 }
 
 HandleRef Graph::apply_known(const KnownCall& known, const program::Apply& apply,

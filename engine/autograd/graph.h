@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -384,8 +383,6 @@ class Graph {
   friend class ImageCapture;
   friend class ImageBuilder;
 
-  static constexpr std::size_t kMaxInterned = 4096;
-
   struct Undo {
     std::uint64_t seq;
     core::Ref<Cell> cell;
@@ -417,17 +414,11 @@ class Graph {
   void count(Node& node);
   core::Status infer(const Call& call, const ops::OpDef& def, ops::InferContext& context,
                      core::InlineVector<ops::OperandInfo, 3>& infos) const;
-  // Returns true if the call becomes a node of the tape.
-  bool records(const Call& call, const ops::OpDef& def, std::span<const core::Layout> layouts);
   // Makes the results of a call whose inference has returned `layouts`. If they were remembered,
   // `known` is not null.
-  core::Status apply_inferred(const Call& call, const ops::OpDef& def,
-                              std::span<const core::Layout> layouts, const KnownLayout* known,
-                              Handles& results);
-  HandleRef adopt_known(const KnownLayout& known);
-  // The interner of the queue. A mirror has one of its own, which is renewed when it has
-  // kMaxInterned items.
-  program::Interner& interner();
+  core::Status apply(const Call& call, const ops::OpDef& def, std::span<const core::Layout> layouts,
+                     const KnownLayout* known, Handles& results);
+  HandleRef adopt(const KnownLayout& known);
   core::Status apply_view(const Call& call, const ops::OpDef& def, ops::InferContext& context,
                           Handles& results);
   core::Status apply_client_node(const Call& call, const ops::OpDef& def, Handles& results);
@@ -490,7 +481,6 @@ class Graph {
   // Number of entries that were removed from the front of recorded_.
   std::uint64_t recorded_gone_ = 0;
   KnownLayouts known_layouts_;
-  std::unique_ptr<program::Interner> own_interner_;  // of a mirror
   Memory<Handle, 64> handles_;
   Memory<Node, 16> nodes_;
   GraphObject* objects_ = nullptr;

@@ -32,7 +32,14 @@ std::size_t KnownLayouts::place_of(const Call& call, Interner& interner,
   return (hash ^ hash >> 6) % kEntries;
 }
 
-const KnownLayout* KnownLayouts::find(const Call& call, Interner& interner) {
+Interner& KnownLayouts::interner(Interner* queue) {
+  if (queue != nullptr) return *queue;
+  if (own_ == nullptr || own_->size() > kMaxInterned) own_ = std::make_unique<Interner>();
+  return *own_;
+}
+
+const KnownLayout* KnownLayouts::find(const Call& call, Interner* queue) {
+  Interner& interner = this->interner(queue);
   std::array<Operand, kOperands> operands;
   const std::size_t place = place_of(call, interner, operands);
   const Entry* entry = place == kEntries ? nullptr : entries_[place].get();
@@ -46,7 +53,8 @@ const KnownLayout* KnownLayouts::find(const Call& call, Interner& interner) {
   return entry->attributes == *call.attributes ? &entry->result : nullptr;
 }
 
-void KnownLayouts::add(const Call& call, const Layout& result, Interner& interner) {
+void KnownLayouts::add(const Call& call, const Layout& result, Interner* queue) {
+  Interner& interner = this->interner(queue);
   std::array<Operand, kOperands> operands;
   const std::size_t place = place_of(call, interner, operands);
   if (place == kEntries) return;

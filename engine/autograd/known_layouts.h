@@ -25,20 +25,22 @@ struct KnownLayout {
 };
 
 // Not thread-safe. Its memory is bounded: a call replaces an earlier one that has the same place.
-// Geometries are compared by their addresses in an interner; what was remembered with another
-// interner is not found.
+// Geometries are compared by their addresses in an interner: that of the queue, or, for a client's
+// mirror, one of its own. What was remembered with another interner is not found.
 class KnownLayouts {
  public:
   // Returns the layout of the result of an equal call: same op, attributes and default dtype,
   // operands with the same layouts or the same number. Null if there is none. Valid until the next
-  // add(). The call must have no list arguments.
-  const KnownLayout* find(const Call& call, program::Interner& interner);
+  // add(). The call must have no list arguments. `queue` is the interner of the queue; null for a
+  // mirror.
+  const KnownLayout* find(const Call& call, program::Interner* queue);
   // Remembers that inference has accepted the call, and the layout of its only result. Calls with
   // more than kOperands operands, or with absent ones, are ignored.
-  void add(const Call& call, const core::Layout& result, program::Interner& interner);
+  void add(const Call& call, const core::Layout& result, program::Interner* queue);
 
  private:
   static constexpr std::size_t kEntries = 64, kOperands = 3;
+  static constexpr std::size_t kMaxInterned = 4096;  // in the mirror's interner
 
   struct Operand {
     const core::Geometry* geometry = nullptr;  // null: a number
@@ -61,6 +63,9 @@ class KnownLayouts {
   static std::size_t place_of(const Call& call, program::Interner& interner,
                               std::array<Operand, kOperands>& operands);
 
+  program::Interner& interner(program::Interner* queue);
+
+  std::unique_ptr<program::Interner> own_;
   std::array<std::unique_ptr<Entry>, kEntries> entries_;
 };
 

@@ -32,10 +32,10 @@ class KnownLayoutsTest : public testing::Test {
   }
   const KnownLayout* find(std::initializer_list<Var> arguments, ops::OpId op = 1,
                           DType default_dtype = DType::kF32) {
-    return layouts_.find(call(arguments, op, default_dtype), *interner_);
+    return layouts_.find(call(arguments, op, default_dtype), interner_.get());
   }
   void add(std::initializer_list<Var> arguments, const Layout& result) {
-    layouts_.add(call(arguments, 1, DType::kF32), result, *interner_);
+    layouts_.add(call(arguments, 1, DType::kF32), result, interner_.get());
   }
 
   Graph graph_{ops::catalog(), nullptr};
@@ -97,6 +97,19 @@ TEST_F(KnownLayoutsTest, FindsNothingOfAnEarlierInterner) {
   EXPECT_EQ(find({x, x}), nullptr);
   add({x, x}, result_);
   EXPECT_NE(find({x, x}), nullptr);
+}
+
+TEST_F(KnownLayoutsTest, AMirrorHasAnInternerOfItsOwn) {
+  const Var x = tensor({2});
+  const Call square = call({x, x}, 1, DType::kF32);
+  layouts_.add(square, result_, nullptr);
+  ASSERT_NE(layouts_.find(square, nullptr), nullptr);
+  EXPECT_NE(layouts_.find(square, nullptr)->interner, interner_->number());
+  for (std::int64_t size = 1; size < 10'000; ++size) {
+    const Var y = tensor({size});
+    layouts_.add(call({y, y}, 1, DType::kF32), result_, nullptr);
+    ASSERT_NE(layouts_.find(call({y, y}, 1, DType::kF32), nullptr), nullptr) << size;
+  }
 }
 
 }  // namespace
