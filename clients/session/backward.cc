@@ -29,6 +29,7 @@ Status Session::backward(autograd::BackwardCall call, bool create_graph,
   command.has_inputs = call.has_inputs;
   command.retain_graph = call.retain_graph;
   command.allow_unused = call.allow_unused;
+  call.create_graph = create_graph;
   if (autograd::Tracer* trace = tracer()) {
     for (const auto* list : {&call.roots, &call.seeds, &call.inputs}) {
       for (const HandleRef& h : *list) {

@@ -61,12 +61,14 @@ struct BackwardCall {
   bool has_inputs = false;
   bool retain_graph = false;
   bool allow_unused = false;
+  bool create_graph = false;  // each .grad is replaced by a sum, instead of written in place
 };
 
 class Backward {
  public:
   // Searches the graph. All errors come here, before any effect: no history, not a scalar, freed
-  // values, an unused input, or a leaf whose data or history has changed since it was recorded.
+  // values, an unused input, a leaf whose data or history has changed since it was recorded, or a
+  // .grad that cannot take the gradient.
   static core::Result<std::unique_ptr<Backward>> plan(Graph& graph, BackwardCall call);
 
   // True if a hook or a node with the client's own backward lies on the path. Then only the client
@@ -106,6 +108,7 @@ class Backward {
 
   Backward(Graph& graph, BackwardCall call) : graph_(graph), call_(std::move(call)) {}
   core::Status search();
+  core::Status may_accumulate(Handle& leaf) const;
   core::Status check_derivative(const Target& target, const std::vector<bool>& key) const;
   std::int32_t visit(const Edge& edge);
   core::Status start(Issuer& issuer);

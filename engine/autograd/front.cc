@@ -469,6 +469,7 @@ class Front::Impl final : public Issuer {
     call.has_inputs = c.has_inputs;
     call.retain_graph = c.retain_graph;
     call.allow_unused = c.allow_unused;
+    call.create_graph = c.expanded;  // the client has accumulated the gradients
     for (HandleId id : c.roots) TT_RETURN_IF_ERROR(find(id, call.roots.emplace_back()));
     for (HandleId id : c.inputs) TT_RETURN_IF_ERROR(find(id, call.inputs.emplace_back()));
     if (c.seeds.size() > c.roots.size()) return invalid("backward: more gradients than roots");

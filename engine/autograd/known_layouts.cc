@@ -34,7 +34,7 @@ std::size_t KnownLayouts::place_of(const Call& call, Interner& interner,
 
 Interner& KnownLayouts::interner(Interner* queue) {
   if (queue != nullptr) return *queue;
-  if (own_ == nullptr || own_->size() > kMaxInterned) own_ = std::make_unique<Interner>();
+  if (own_ == nullptr) own_ = std::make_unique<Interner>();
   return *own_;
 }
 
@@ -54,6 +54,7 @@ const KnownLayout* KnownLayouts::find(const Call& call, Interner* queue) {
 }
 
 void KnownLayouts::add(const Call& call, const Layout& result, Interner* queue) {
+  if (own_ != nullptr && own_->size() > kMaxInterned) own_ = nullptr;
   Interner& interner = this->interner(queue);
   std::array<Operand, kOperands> operands;
   const std::size_t place = place_of(call, interner, operands);

@@ -632,3 +632,65 @@ def test_a_backward_uses_up_what_no_gradient_leaves(tt):
     assert view.grad is None and leaf.grad is None
     with pytest.raises(RuntimeError, match="second time"):
         total.backward()
+
+
+REPLACED = {
+    "larger": (lambda tt: tt.ones(3, 2, 2), None),
+    "float64": (lambda tt: tt.ones(2, 2, dtype=tt.float64), None),
+    "not broadcastable": (lambda tt: tt.ones(3), "cannot be added in place"),
+    "smaller": (lambda tt: tt.ones(2), "cannot be added in place"),
+    "integers": (lambda tt: tt.ones(2, 2, dtype=tt.int64), "cannot be added in place"),
+    "repeated": (lambda tt: tt.ones(2).expand(2, 2), "more than one element"),
+}
+
+
+@pytest.mark.parametrize("way", ["one leaf", "the leaf itself"])
+@pytest.mark.parametrize("data, refused", REPLACED.values(), ids=REPLACED)
+def test_a_grad_with_other_data_takes_the_gradient_or_refuses_it(tt, data, refused, way):
+    """As in PyTorch. The client refuses it, because the session ends if only the daemon does."""
+    kept = tt.ones(2)
+    leaf = tt.ones(2, 2, requires_grad=True)
+    leaf.sum().backward()
+    leaf.grad.data = data(tt)
+    before = leaf.grad.numpy()
+
+    def backward():
+        if way == "one leaf":
+            (leaf * 1).sum().backward()
+        else:
+            leaf.backward(tt.ones(2, 2))
+
+    if refused:
+        with pytest.raises(RuntimeError, match=refused):
+            backward()
+        np.testing.assert_array_equal(leaf.grad.numpy(), before)
+    else:
+        backward()
+        np.testing.assert_array_equal(leaf.grad.numpy(), before + 1)
+        assert leaf.grad.numpy().dtype == before.dtype
+    assert kept.tolist() == [1, 1]
+
+
+def test_with_create_graph_a_grad_with_other_data_is_replaced(tt):
+    leaf = tt.ones(2, 2, requires_grad=True)
+    leaf.sum().backward()
+    leaf.grad.data = tt.ones(2).expand(2, 2)
+    (leaf * leaf).sum().backward(create_graph=True)
+    assert leaf.grad.tolist() == [[3, 3], [3, 3]]
+    leaf.grad.data = tt.ones(3)
+    with pytest.raises(RuntimeError, match="broadcast"):
+        (leaf * leaf).sum().backward(create_graph=True)
+
+
+@pytest.mark.parametrize("data", ["tt.ones(3)", "tt.ones(3, 2, 2)", "tt.ones(2, 2, dtype=tt.float64)"])
+def test_a_retained_grad_with_other_data_is_refused(tt, data):
+    leaf = tt.ones(2, 2, requires_grad=True)
+    y = leaf * 2
+    y.retain_grad()
+    y.sum().backward(retain_graph=True)
+    y.grad.data = eval(data)
+    with pytest.raises(RuntimeError, match="the retained .grad of a tensor has been given data of another shape"):
+        y.sum().backward()
+    y.grad.data = tt.ones(2, 2)
+    y.sum().backward()
+    assert y.grad.tolist() == [[2, 2], [2, 2]] and leaf.grad.tolist() == [[4, 4], [4, 4]]
