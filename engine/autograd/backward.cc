@@ -16,11 +16,6 @@ bool same_kind(const core::Layout& a, const core::Layout& b) {
   return a.dtype == b.dtype && a.device == b.device && a.geometry.shape == b.geometry.shape;
 }
 
-std::string described(const core::Layout& layout) {
-  return std::string(core::name_of(layout.dtype)) + " " + core::to_string(layout.geometry.shape) +
-         " on " + core::to_string(layout.device);
-}
-
 // Returns true if a tensor of shape `from` broadcasts to exactly the shape `to`.
 bool expands_to(const core::Dims& from, const core::Dims& to) {
   if (from.size() > to.size()) return false;

@@ -261,6 +261,11 @@ Instruction& Graph::instruction_of(const Call& call) const {
   return instruction;
 }
 
+std::string described(const Layout& layout) {
+  return std::string(core::name_of(layout.dtype)) + " " + core::to_string(layout.geometry.shape) +
+         " on " + core::to_string(layout.device);
+}
+
 bool infers_from_storage(std::span<const Var> arguments) {
   return std::any_of(arguments.begin(), arguments.end(), [](const Var& argument) {
     return argument.is_tensor() && argument.layout().geometry.numel() > ops::kMaxRepeated;

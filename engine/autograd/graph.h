@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -487,6 +488,9 @@ class Graph {
   const GraphObject* dead_ = nullptr;
   bool destroying_dead_ = false;
 };
+
+// The layout in messages, without strides: "float32 [2, 3] on cpu".
+std::string described(const core::Layout& layout);
 
 // Returns true if an operand has more than ops::kMaxRepeated elements. Whether inference accepts it
 // then depends on its storage, and not on its layout alone.

@@ -380,6 +380,16 @@ Status Graph::set_data(Handle& h, Handle& other) {
     return invalid("data: a tensor that requires grad cannot become " +
                    std::string(core::name_of(other.layout.dtype)));
   }
+  const auto leaf = is_leaf(h);
+  if (!leaf.ok()) return leaf.status();
+  const Layout &now = h.layout, &then = other.layout;
+  if (!*leaf && (!(now.geometry.shape == then.geometry.shape) || now.dtype != then.dtype ||
+                 !(now.device == then.device))) {
+    return invalid("data: a tensor with a grad_fn keeps its shape, dtype and device, because " +
+                   std::string("gradients flow through it: it has ") + described(now) +
+                   ", the assigned tensor " + described(then) +
+                   "; call detach_() first, or use a new tensor");
+  }
   // If no other handle uses the old cell, it stays alive only as h's clock, so its contents can be
   // freed.
   const bool only = h.cell->references() == 2 && h.clock.get() == h.cell.get();

@@ -677,6 +677,7 @@ def test_with_create_graph_a_grad_with_other_data_is_replaced(tt):
     leaf.grad.data = tt.ones(2).expand(2, 2)
     (leaf * leaf).sum().backward(create_graph=True)
     assert leaf.grad.tolist() == [[3, 3], [3, 3]]
+    leaf.grad = tt.ones(2, 2)
     leaf.grad.data = tt.ones(3)
     with pytest.raises(RuntimeError, match="broadcast"):
         (leaf * leaf).sum().backward(create_graph=True)
@@ -694,3 +695,29 @@ def test_a_retained_grad_with_other_data_is_refused(tt, data):
     y.grad.data = tt.ones(2, 2)
     y.sum().backward()
     assert y.grad.tolist() == [[2, 2], [2, 2]] and leaf.grad.tolist() == [[4, 4], [4, 4]]
+
+
+@pytest.mark.parametrize("data", ["tt.ones(3)", "tt.ones(2, 2, dtype=tt.float64)"])
+def test_data_of_a_computed_tensor_keeps_its_layout(tt, data):
+    """PyTorch refuses most of these programs only in backward(), some not at all."""
+    leaf = tt.ones(2, 2, requires_grad=True)
+    y = leaf * 2
+    y.retain_grad()
+    with pytest.raises(RuntimeError, match=r"data: a tensor with a grad_fn keeps its shape, dtype and device"):
+        y.data = eval(data)
+    y.data = tt.zeros(2, 2)
+    (y * y + y).sum().backward()
+    assert y.grad.tolist() == [[1, 1], [1, 1]] and leaf.grad.tolist() == [[2, 2], [2, 2]]
+    y = (leaf * 2).detach_()
+    y.data = eval(data)
+    assert y.shape == eval(data).shape
+
+
+def test_an_optimizer_step_refuses_a_grad_with_other_data(tt):
+    leaf = tt.ones(2, 2, requires_grad=True)
+    leaf.sum().backward()
+    leaf.grad.data = tt.ones(3)
+    for optimizer in (tt.optim.SGD([leaf], lr=0.1), tt.optim.Adam([leaf]), tt.optim.RMSprop([leaf])):
+        with pytest.raises((RuntimeError, ValueError)):
+            optimizer.step()
+    assert leaf.tolist() == [[1, 1], [1, 1]]
