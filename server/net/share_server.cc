@@ -317,14 +317,13 @@ void ShareServer::serve(const ConnectionRef& connection, const wire::ShareReques
   if (!lease.ok()) return answer(connection, lease.status(), reply);
   const bool first = connection->share == 0;
   if (request.kind == wire::kShareRun && first) return run(connection, *lease, request.number);
-  if (Status status = (*lease)->wants_attach(); !status.ok()) {
-    return answer(connection, std::move(status), reply);
-  }
   const bool gpu = request.kind == wire::kShareTakeGpu;
   if ((gpu || request.kind == wire::kShareTake) && first) {
     return take(connection, *lease, request.number, gpu);
   }
   if (request.kind == wire::kShareUpload && !first) {
+    Status status = (*lease)->wants_attach();
+    if (!status.ok()) return answer(connection, std::move(status), reply);
     return upload(connection, *lease, request);
   }
   if ((request.kind != wire::kShareOpen && request.kind != wire::kShareWay) || !first) {

@@ -22,7 +22,7 @@ constexpr std::size_t kOpenErrors = 1000;  // Maximum number of errors that the 
 constexpr std::size_t kUploads = 64;       // Maximum number of uploads whose keys are remembered.
 
 Status call_attach() {
-  return Status(Code::kUnavailable, "the daemon was restarted: call Attach before other calls");
+  return Status(Code::kUnavailable, "the daemon was restarted: call Attach before Run and Upload");
 }
 
 }  // namespace
@@ -134,11 +134,11 @@ Status Lease::join(std::weak_ptr<LeaseCall> call, std::optional<std::uint64_t> a
     if (word != nullptr) *word = ending_.word;
     return ending_.status;
   }
-  if (restored_) {
-    if (word != nullptr) *word = "restart";
-    return call_attach();
-  }
   if (attach) {
+    if (restored_) {
+      if (word != nullptr) *word = "restart";
+      return call_attach();
+    }
     if (*attach != attach_) {
       return Status(Code::kFailedPrecondition, "a stream of attach " + std::to_string(*attach) +
                                                    ", the last is " + std::to_string(attach_));

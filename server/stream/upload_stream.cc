@@ -32,6 +32,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     self_ = shared_from_this();
     Status status =
         core::with_memory("a stream", [&] { return lease->join(weak_from_this(), std::nullopt); });
+    if (status.ok()) status = lease->wants_attach();
     if (status.ok()) {
       lease_ = std::move(lease);
       want_read();
