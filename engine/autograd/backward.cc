@@ -12,15 +12,10 @@ using ops::Var;
 
 namespace {
 
-bool same_kind(const core::Layout& a, const core::Layout& b) {
-  return a.dtype == b.dtype && a.device == b.device && a.geometry.shape == b.geometry.shape;
-}
-
 // Returns true if a tensor of shape `from` broadcasts to exactly the shape `to`.
 bool expands_to(const core::Dims& from, const core::Dims& to) {
-  if (from.size() > to.size()) return false;
-  return std::equal(from.begin(), from.end(), to.end() - from.size(),
-                    [](std::int64_t a, std::int64_t b) { return a == 1 || a == b; });
+  const auto shape = core::broadcast_shapes(from, to, "backward");
+  return shape.ok() && *shape == to;
 }
 
 }  // namespace
@@ -222,27 +217,30 @@ Status Backward::search() {
             "backward: leaf variable has been moved into the graph interior: a leaf of "
             "this graph was given a history since");
       }
-      if (!call_.create_graph) TT_RETURN_IF_ERROR(may_accumulate(*target.leaf));
     }
   }
-  for (const Target& target : targets_) {
-    if (target.node == nullptr || !target.hooked || call_.create_graph) continue;
-    for (const auto& [output, h] : target.node->retained) {
-      if (h->grad != nullptr && !same_kind(h->grad->layout, h->layout)) {
-        return invalid("backward: the retained .grad of a tensor has been given data of another " +
-                       std::string("shape, dtype or device: ") + described(h->grad->layout) +
-                       ", the tensor has " + described(h->layout));
-      }
-    }
+  if (!call_.create_graph) {
+    for (const Target& target : targets_) TT_RETURN_IF_ERROR(may_accumulate(target));
   }
   captured_.resize(wanted_.size());
   return {};
 }
 
-// Checks whether a gradient of the leaf can be added to its .grad in place. Only an assignment to
-// .grad.data can make that impossible, because set_grad() has checked the rest.
-Status Backward::may_accumulate(Handle& leaf) const {
-  if (leaf.grad == nullptr || !graph_.requires_grad(leaf)) return {};
+// Checks whether the gradients of a target can be added to the .grad that its leaf, or the tensors
+// that retain their gradients, already have. Only an assignment to .grad.data can make that
+// impossible, because set_grad() has checked the rest.
+Status Backward::may_accumulate(const Target& target) const {
+  if (target.node != nullptr) {
+    for (const auto& [output, h] : target.node->retained) {
+      if (!target.hooked || h->grad == nullptr || same_kind(h->grad->layout, h->layout)) continue;
+      return invalid("backward: the retained .grad of a tensor has been given data of another " +
+                     std::string("shape, dtype or device: ") + described(h->grad->layout) +
+                     ", the tensor has " + described(h->layout));
+    }
+    return {};
+  }
+  Handle& leaf = *target.leaf;
+  if (call_.has_inputs || leaf.grad == nullptr || !graph_.requires_grad(leaf)) return {};
   const Handle& grad = *leaf.grad;
   TT_RETURN_IF_ERROR(graph_.may_write(grad, "backward: the .grad of a leaf"));
   if (!expands_to(leaf.shape(), grad.shape()) ||

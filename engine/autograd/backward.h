@@ -108,7 +108,7 @@ class Backward {
 
   Backward(Graph& graph, BackwardCall call) : graph_(graph), call_(std::move(call)) {}
   core::Status search();
-  core::Status may_accumulate(Handle& leaf) const;
+  core::Status may_accumulate(const Target& target) const;
   core::Status check_derivative(const Target& target, const std::vector<bool>& key) const;
   std::int32_t visit(const Edge& edge);
   core::Status start(Issuer& issuer);

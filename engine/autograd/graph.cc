@@ -156,11 +156,13 @@ bool records(Graph& graph, const Call& call, const OpDef& def, std::span<const L
                      [](const Layout& result) { return core::is_inexact(result.dtype); });
 }
 
+// Returns true if the layout of the result may be known from an equal call. Calls of random ops are
+// never equal, because their attributes contain an ordinal number.
 bool may_be_known(const Call& call, const OpDef& def) {
   return !def.random && def.view == nullptr && call.counts.empty();
 }
 
-// Whether an equal call would be accepted too.
+// Returns true if inference would accept every equal call too.
 bool may_be_remembered(const Call& call, const OpDef& def, const ops::InferContext& context) {
   return may_be_known(call, def) && context.results.size() == 1 &&
          !infers_from_storage(call.arguments);
@@ -264,6 +266,10 @@ Instruction& Graph::instruction_of(const Call& call) const {
 std::string described(const Layout& layout) {
   return std::string(core::name_of(layout.dtype)) + " " + core::to_string(layout.geometry.shape) +
          " on " + core::to_string(layout.device);
+}
+
+bool same_kind(const Layout& a, const Layout& b) {
+  return a.dtype == b.dtype && a.device == b.device && a.geometry.shape == b.geometry.shape;
 }
 
 bool infers_from_storage(std::span<const Var> arguments) {

@@ -492,6 +492,9 @@ class Graph {
 // The layout in messages, without strides: "float32 [2, 3] on cpu".
 std::string described(const core::Layout& layout);
 
+// Returns true if the layouts have the same dtype, device and shape.
+bool same_kind(const core::Layout& a, const core::Layout& b);
+
 // Returns true if an operand has more than ops::kMaxRepeated elements. Whether inference accepts it
 // then depends on its storage, and not on its layout alone.
 bool infers_from_storage(std::span<const ops::Var> arguments);

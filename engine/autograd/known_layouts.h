@@ -25,8 +25,9 @@ struct KnownLayout {
 };
 
 // Not thread-safe. Its memory is bounded: a call replaces an earlier one that has the same place.
-// Geometries are compared by their addresses in an interner: that of the queue, or, for a client's
-// mirror, one of its own. What was remembered with another interner is not found.
+// Geometries are compared by their addresses in an interner. A daemon's graph uses the interner of
+// its queue, and a client's mirror has an interner of its own. When the queue begins a new
+// interner, the layouts that were remembered with the earlier one are no longer found.
 class KnownLayouts {
  public:
   // Returns the layout of the result of an equal call: same op, attributes and default dtype,
@@ -34,7 +35,7 @@ class KnownLayouts {
   // add(). The call must have no list arguments. `queue` is the interner of the queue; null for a
   // mirror.
   const KnownLayout* find(const Call& call, program::Interner* queue);
-  // Remembers that inference has accepted the call, and the layout of its only result. Calls with
+  // Remembers that inference accepts the call, and the layout of its only result. Calls with
   // more than kOperands operands, or with absent ones, are ignored.
   void add(const Call& call, const core::Layout& result, program::Interner* queue);
 

@@ -382,12 +382,10 @@ Status Graph::set_data(Handle& h, Handle& other) {
   }
   const auto leaf = is_leaf(h);
   if (!leaf.ok()) return leaf.status();
-  const Layout &now = h.layout, &then = other.layout;
-  if (!*leaf && (!(now.geometry.shape == then.geometry.shape) || now.dtype != then.dtype ||
-                 !(now.device == then.device))) {
+  if (!*leaf && !same_kind(h.layout, other.layout)) {
     return invalid("data: a tensor with a grad_fn keeps its shape, dtype and device, because " +
-                   std::string("gradients flow through it: it has ") + described(now) +
-                   ", the assigned tensor " + described(then) +
+                   std::string("gradients flow through it: it has ") + described(h.layout) +
+                   ", the assigned tensor " + described(other.layout) +
                    "; call detach_() first, or use a new tensor");
   }
   // If no other handle uses the old cell, it stays alive only as h's clock, so its contents can be

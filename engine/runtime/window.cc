@@ -1,9 +1,5 @@
 #include "engine/runtime/window.h"
 
-#include <algorithm>
-#include <bit>
-#include <string_view>
-
 namespace teletensor::runtime {
 
 using backends::LoopRole;

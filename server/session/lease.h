@@ -282,9 +282,9 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   std::uint64_t attach_ TT_GUARDED_BY(mutex_);  // Counter of the last attach.
   bool awaited_ TT_GUARDED_BY(mutex_) = true;   // Whether the first stream is still expected.
   // True until the first Attach after the lease was restored from a file. Until then the lease
-  // refuses Run and Upload. A Run call may be in flight that follows an Attach at the
-  // previous daemon, which may be later than the snapshot. The numbers of new uploads would hide
-  // from Attach that the client knows an upload that the snapshot lacks.
+  // refuses Run and Upload. A Run call may follow an Attach at the previous daemon that is later
+  // than the snapshot, and the numbers of new uploads would hide from Attach that the client knows
+  // an upload that the snapshot lacks.
   bool restored_ TT_GUARDED_BY(mutex_) = false;
   bool met_ TT_GUARDED_BY(mutex_) = false;  // Whether there has been a stream.
   Clock::time_point detached_at_ TT_GUARDED_BY(mutex_) = Clock::now();

@@ -293,11 +293,11 @@ class Loop final : public LoopMaker {
   template <class A>
   Status make(std::span<const TensorArg> in, Plan plan, Inner inner) {
     if (inner == nullptr) return refused("no kernel for this dtype");
+    if (is_plain<A>(in, plan)) return make_plain(plan, inner);
     Work& work = works_[step_];
     std::memcpy(work.functor, plan.functor, plan.functor_bytes);
     plan.functor = work.functor;
     work.operands = in.size();
-    if (is_plain<A>(in, plan)) return make_plain(plan, inner);
     TensorArg operands[kMaxOperands];
     for (std::size_t i = 0; i < in.size(); ++i) {
       operands[i] = in[i];
