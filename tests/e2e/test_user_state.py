@@ -109,8 +109,10 @@ def test_a_session_with_an_older_file_goes_back_to_it(start_daemon, tt):
         s.close()
 
 
-def test_a_client_that_cannot_send_again_is_told_why(start_daemon, tt):
-    """An upload is not sent again: the session is rolled back, with the reason."""
+@pytest.mark.parametrize("size", [MIB // 8, 2 * MIB, 6 * MIB], ids=["frame", "stream", "shared"])
+def test_a_client_that_cannot_send_again_is_told_why(each_transport, start_daemon, tt, size):
+    """An upload is not sent again: the session is rolled back, with the reason, and so are later uploads
+    refused."""
     daemon = start_daemon(*LIMIT)
     with tt.connect(daemon.unix, name="exp") as s, s.as_current():
         w, _ = filled(tt, s, MIB, 1)
@@ -120,6 +122,9 @@ def test_a_client_that_cannot_send_again_is_told_why(start_daemon, tt):
         daemon.restart()
         with pytest.raises(tt.SessionLostError, match="not written: the files of .*user_state_memory") as lost:
             more.numpy()
+        assert lost.value.reason == "rollback"
+        with pytest.raises(tt.SessionLostError, match="not written: the files of .*user_state_memory") as lost:
+            tt.tensor(np.zeros(size, np.uint8)).sum().item()
         assert lost.value.reason == "rollback"
         del w
         s.close()

@@ -17,7 +17,7 @@ from .._sessions.interrupt import Calls, shielded
 from .credentials import Credentials
 from .protowire import decode, encode
 from .reattach import End
-from .transport import PERMISSION_DENIED, CallError, Transport, device_number, late_error
+from .transport import PERMISSION_DENIED, CallError, Transport, device_number
 
 __all__ = ["GrpcioTransport"]
 
@@ -171,7 +171,7 @@ class GrpcioTransport(Transport):
                 except grpc.FutureCancelledError:
                     raise SessionLostError("the upload was cancelled") from None
                 if calls.stopped or not self.may_retry(failed, tries):
-                    raise late_error(failed) from None
+                    raise self.failure(failed) from None
             raise AssertionError("not reached")
 
         return core.uploaded(shielded(work), dtype, device, shape, moved)
@@ -201,7 +201,7 @@ class GrpcioTransport(Transport):
                 if failed is None:
                     break
                 if calls.stopped or not self.may_retry(failed, tries):
-                    raise late_error(failed)
+                    raise self.failure(failed)
             if at != len(out):
                 raise SessionLostError(f"a download ended after {at} of {len(out)} bytes")
 

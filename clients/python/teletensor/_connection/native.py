@@ -13,7 +13,7 @@ from typing import Any
 from .. import _core
 from .credentials import Credentials
 from .reattach import End
-from .transport import CallError, Transport, late_error
+from .transport import CallError, Transport
 
 __all__ = ["NativeTransport", "wire"]
 
@@ -84,7 +84,7 @@ class NativeTransport(Transport):
                 return tensor
             except CallError as error:
                 if not self.may_retry(error, tries):
-                    raise late_error(error) from None
+                    raise self.failure(error) from None
         raise AssertionError("not reached")
 
     def download(self, seq: int, out: memoryview, moved: _core.Moved) -> None:
@@ -95,7 +95,7 @@ class NativeTransport(Transport):
                 return
             error = CallError(code, text, word)
             if not self.may_retry(error, tries):
-                raise late_error(error) from None
+                raise self.failure(error) from None
 
     def _close(self) -> None:
         self.end_stream()

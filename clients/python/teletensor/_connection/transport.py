@@ -299,6 +299,17 @@ class Transport(ABC):
         time.sleep(min(0.02 * (1 + tries), 0.5) if error.word in ("resting", "streams") else 0.02)
         return keeper.wait(self._lease)
 
+    def failure(self, error: CallError) -> Exception:
+        """The exception that a bulk call raises in place of `error`: if the session has been lost meanwhile,
+        the loss with its reason."""
+        core = self._stream_of()
+        if error.end.cut and core is not None and core.over:
+            try:
+                core.synchronize()
+            except SessionLostError as lost:
+                return lost
+        return late_error(error)
+
     def staged(self, key: int, give_up: bool = False) -> tuple[int, int]:
         """The number of bytes of an interrupted upload that the daemon has received, and the number of the
         upload if it is complete."""
@@ -332,7 +343,7 @@ class Transport(ABC):
                 return question()
             except CallError as error:
                 if not self.may_retry(error, tries):
-                    raise late_error(error) from None
+                    raise self.failure(error) from None
         raise AssertionError("not reached")
 
     def answers(self, timeout: float) -> bool:
