@@ -1,10 +1,8 @@
 #include "engine/runtime/back.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
-#include "engine/ops/verify.h"
 #include "engine/runtime/lane_thread.h"
 
 namespace teletensor::runtime {
@@ -15,50 +13,10 @@ using program::Instruction;
 using program::Operand;
 using program::ResultSlot;
 
-constexpr int kFreeChunks = 512;    // kept while the queue is not empty
-constexpr int kFreeChunksIdle = 4;  // kept when it is empty
-constexpr int kSpareChunks = 256;   // maximum of all sessions together
 constexpr std::int64_t kFewElements = 1024;
 constexpr std::chrono::microseconds kReportEvery{200};
 constexpr std::chrono::milliseconds kUsedAt{10};  // resolution of Storage::used_at()
 constexpr std::uint64_t kPlanNs = std::chrono::nanoseconds(Back::kPlanTime).count();
-
-// Free chunks that belong to no session: a session with an empty queue returns its chunks, and the
-// next burst of any session reuses them.
-class SpareChunks {
- public:
-  static SpareChunks& all() {
-    static SpareChunks& spare = *new SpareChunks;
-    return spare;
-  }
-  Chunk* take() {
-    {
-      core::MutexLock lock(mu_);
-      if (list_ != nullptr) {
-        --count_;
-        return std::exchange(list_, list_->next);
-      }
-    }
-    return new Chunk;  // no (): that would clear the chunk first
-  }
-  // Precondition: the chunk is cleared.
-  void give(Chunk* chunk) {
-    {
-      core::MutexLock lock(mu_);
-      if (count_ < kSpareChunks) {
-        ++count_;
-        chunk->next = std::exchange(list_, chunk);
-        return;
-      }
-    }
-    delete chunk;
-  }
-
- private:
-  core::Mutex mu_;
-  Chunk* list_ TT_GUARDED_BY(mu_) = nullptr;
-  int count_ TT_GUARDED_BY(mu_) = 0;
-};
 
 }  // namespace
 
@@ -70,163 +28,32 @@ Back::Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::
       events_(events),
       publications_(publications),
       tiers_(tiers),
-      groups_(groups),
       lock_wait_(lanes, this),
-      executor_(catalog, devices, lanes, owner, quota, lock_wait_),
+      executor_(catalog, devices, lanes, owner, quota, lock_wait_, session_groups_),
+      session_groups_(groups),
+      collectives_(*this, executor_, groups, session_groups_),
+      queue_(*this, catalog, devices, executor_.failures(), chunks_, load_),
+      backlog_(catalog),
       plans_(catalog, devices) {}
 
 Back::~Back() { stop(); }
 
 // ---------------------------------------------------------------- functions of the frame consumer
 
-Entry& Back::append(std::uint64_t seq) {
-  if (open_ != nullptr && open_->full()) {
-    bool wake = false;
-    {
-      core::MutexLock lock(mu_);
-      publish_open_entries();
-      wake = !std::exchange(scheduled_, true);
-    }
-    if (wake) lanes_.ready(this);
-  }
-  if (open_ == nullptr) {
+void Back::add_published(Chunk* chunk) {
+  chunk->next = nullptr;
+  (head_ == nullptr ? head_ : tail_->next) = chunk;
+  tail_ = chunk;
+}
+
+void Back::publish_full(Chunk* chunk) {
+  bool wake = false;
+  {
     core::MutexLock lock(mu_);
-    if (free_ != nullptr) {
-      open_ = std::exchange(free_, free_->next);
-      --free_count_;
-    }
+    add_published(chunk);
+    wake = !std::exchange(scheduled_, true);
   }
-  if (open_ == nullptr) open_ = SpareChunks::all().take();
-  if (interner_->size() > kMaxInterned) renew_interner();
-  Entry& entry = open_->add();
-  appended_ = seq;
-  entry.instruction.seq = seq;
-  if (refusing()) [[unlikely]] {
-    if (!refusal_) {
-      refusal_ = executor_.failures().make(seq, refuse_);
-    }
-    entry.refused = refusal_;
-  }
-  if (queued_.fetch_add(1, std::memory_order_relaxed) == 0) {
-    ran_.store(0, std::memory_order_relaxed);
-    busy_since_.store(core::now_ns(), std::memory_order_relaxed);
-  }
-  return entry;
-}
-
-// Entries in the queue refer to the old interner until they have run.
-void Back::renew_interner() {
-  if (old_interner_ != nullptr) {
-    if (completed_.load(std::memory_order_acquire) < old_interner_until_) return;
-    // The session task reads this counter with its next chunk and then drops its plans, which
-    // contain pointers into the old interner.
-    interner_ends_.fetch_add(1, std::memory_order_relaxed);
-  }
-  old_interner_ = std::exchange(interner_, std::make_unique<program::Interner>());
-  old_interner_until_ = appended_;
-}
-
-void Back::publish_open_entries() {
-  open_->next = nullptr;
-  (head_ == nullptr ? head_ : tail_->next) = open_;
-  tail_ = std::exchange(open_, nullptr);
-}
-
-void Back::constant(std::uint64_t seq, const core::Dims& shape, std::string bytes,
-                    program::ValueRef value) {
-  if (value->dtype == core::DType::kBool) {
-    for (char& byte : bytes) byte = byte != 0;
-  }
-  bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
-  Entry& entry = append(seq);
-  entry.kind = Entry::Kind::kConstant;
-  entry.bytes = std::make_unique<const std::string>(std::move(bytes));
-  entry.instruction.results.push_back(
-      {std::move(value), interner_->geometry(core::Geometry(shape))});
-}
-
-void Back::uploaded(std::uint64_t seq, core::Ref<memory::Storage> storage,
-                    program::ValueRef value) {
-  Entry& entry = append(seq);
-  entry.kind = Entry::Kind::kUploaded;
-  entry.storage = std::move(storage);
-  entry.instruction.results.emplace_back().value = std::move(value);
-}
-
-void Back::fetch(std::uint64_t seq, bool bulk, Operand operand) {
-  Entry& entry = append(seq);
-  entry.kind = Entry::Kind::kFetch;
-  entry.bulk = bulk;
-  entry.instruction.operands.push_back(std::move(operand));
-}
-
-void Back::publish_tensor(std::uint64_t seq, Publications::Facts facts, Operand operand,
-                          program::ValueRef value) {
-  Entry& entry = append(seq);
-  entry.kind = Entry::Kind::kPublish;
-  entry.publish = std::make_unique<Publications::Facts>(std::move(facts));
-  if (!value) return;
-  entry.instruction.operands.push_back(std::move(operand));
-  program::ResultSlot& result = entry.instruction.results.emplace_back();
-  result.value = std::move(value);
-  result.overwrites = 0;
-}
-
-Entry& Back::append_failed(std::uint64_t seq, Status status) {
-  Entry& entry = append(seq);
-  entry.kind = Entry::Kind::kUploaded;
-  if (!entry.refused) {
-    entry.refused = executor_.failures().make(seq, std::move(status));
-  }
-  return entry;
-}
-
-FailureRef Back::failed(std::uint64_t seq, Status status, program::ValueRef value) {
-  Entry& entry = append_failed(seq, std::move(status));
-  entry.instruction.results.emplace_back().value = std::move(value);
-  return entry.refused;
-}
-
-void Back::change_group(std::uint64_t seq, std::uint64_t number, std::optional<Groups::Join> join) {
-  Entry& entry = append(seq);
-  entry.kind = Entry::Kind::kGroup;
-  entry.group = std::make_unique<Entry::Group>(Entry::Group{number, std::move(join)});
-}
-
-void Back::refuse(Status status) {
-  refuse_ = std::move(status);
-  refusal_ = nullptr;
-}
-
-void Back::call(std::uint64_t seq, program::Invocation invocation) {
-  std::uint64_t ns = 0;
-  auto prepared = planned_.plan(invocation.program, executor_.catalog(), executor_.devices(), &ns);
-  if (ns > 0) charge(ns);
-  Entry& entry = append(seq);
-  entry.kind = Entry::Kind::kCall;
-  entry.call = std::make_unique<ProgramRun>(std::move(prepared), std::move(invocation), seq);
-}
-
-void Back::failed_call(std::uint64_t seq, Status status, program::Invocation invocation) {
-  Entry& entry = append_failed(seq, std::move(status));
-  const program::Program& program = *invocation.program;
-  for (program::Invocation::Outcome& outcome : invocation.outcomes) {
-    ResultSlot& result = entry.instruction.results.emplace_back();
-    result.value = std::move(outcome.becomes);
-    for (const auto& rebind : program.rebinds) {
-      if (rebind.value == outcome.value && outcome.result == program::Invocation::kWhole) {
-        result.overwrites = static_cast<int>(rebind.parameter);
-      }
-    }
-  }
-  for (Operand& input : invocation.inputs) {
-    entry.instruction.operands.push_back(std::move(input));
-  }
-  // This rank will never reach the collectives of the call. It is not known which groups they
-  // belong to, because the program need not have been checked.
-  if (ops::has_collectives(program, executor_.catalog())) {
-    change_group(seq, kAllGroups, std::nullopt);
-  }
+  if (wake) lanes_.ready(this);
 }
 
 // Returns true if the entries take a few microseconds altogether.
@@ -268,7 +95,7 @@ void Back::publish(std::uint64_t seq, bool here) {
   bool wake = false, report = false;
   {
     core::MutexLock lock(mu_);
-    if (open_ != nullptr && !open_->empty()) publish_open_entries();
+    if (Chunk* const open = queue_.take_open()) add_published(open);
     published_ = seq;
     if (!scheduled_) {
       scheduled_ = true;
@@ -290,23 +117,16 @@ void Back::publish(std::uint64_t seq, bool here) {
   if (wake) lanes_.ready(this);
 }
 
-void Back::take_back(std::uint64_t seq) {
-  while (open_ != nullptr && !open_->empty() && open_->last().instruction.seq > seq) {
-    open_->drop_last();
-    queued_.fetch_sub(1, std::memory_order_relaxed);
-  }
-}
-
 bool Back::wait_for_room() {
   core::MutexLock lock(mu_);
-  if (has_room()) return false;
+  if (load_.has_room()) return false;
   waiting_ = Waiting::kRoom;
   return true;
 }
 
 bool Back::wait_until_drained() {
   core::MutexLock lock(mu_);
-  if (!scheduled_ && opened_.empty()) return false;
+  if (!scheduled_ && collectives_.none()) return false;
   waiting_ = Waiting::kDrained;
   return true;
 }
@@ -314,13 +134,13 @@ bool Back::wait_until_drained() {
 std::vector<std::uint64_t> Back::take_failed_rebinds(std::uint64_t root) {
   core::MutexLock lock(mu_);
   if (cancelled_.failure && cancelled_.failure->seq == root) cancelled_.failure = nullptr;
-  if (refusal_ && refusal_->seq == root) refusal_ = nullptr;
+  queue_.forget(root);
   return executor_.failures().take(root);
 }
 
 void Back::begin_at(std::uint64_t consumed, std::uint64_t completed, std::uint64_t cancelled_below,
                     Failures::Open failed) {
-  appended_ = consumed;
+  queue_.begin_at(consumed);
   completed_ = completed;
   cancel_below_ = cancelled_below;
   executor_.cancel_below(cancelled_below);
@@ -342,21 +162,11 @@ void Back::cancel_upto(std::uint64_t seq) {
   if (tiers_ != nullptr) tiers_->hurry(this);
 }
 
-double Back::wait_seconds() const {
-  const std::size_t queued = queued_.load(std::memory_order_relaxed);
-  if (queued == 0) return 0;
-  const auto busy =
-      static_cast<double>(core::now_ns() - busy_since_.load(std::memory_order_relaxed)) * 1e-9;
-  const std::uint64_t ran = ran_.load(std::memory_order_relaxed);
-  // If no instruction has run yet, assume that the queue needs as much time as has passed.
-  return ran == 0 ? busy : busy / static_cast<double>(ran) * static_cast<double>(queued);
-}
-
 void Back::stop() {
   stopping_ = true;
   executor_.cancel_below(~0ull);
-  leave_groups(kSessionEnds);
-  for (const auto& member : members()) member->end_waits();
+  session_groups_.end_all(kSessionEnds);
+  session_groups_.end_waits();
   if (waits_to_begin_.exchange(false)) {
     core::MutexLock lock(mu_);
     scheduled_ = false;
@@ -372,30 +182,17 @@ void Back::stop() {
     while (scheduled_ || inside_ > 0 || pending_notifications_ > 0) idle_.wait(mu_);
     left = std::exchange(head_, nullptr);
   }
-  std::multimap<std::uint64_t, std::shared_ptr<Groups::Member>> opened;
-  {
-    core::MutexLock lock(mu_);
-    opened.swap(opened_);
-  }
   const memory::SessionTaskScope strand(owner_);
   lock_wait_.give_up();
-  while (current_ != nullptr) delete std::exchange(current_, current_->next);
-  last_ = scan_ = nullptr;
+  backlog_.clear();
   plan_ = nullptr;
   collectives_.clear();
-  delete std::exchange(open_, nullptr);
+  queue_.clear();
   while (left != nullptr) delete std::exchange(left, left->next);
-  core::MutexLock lock(mu_);
-  while (free_ != nullptr) delete std::exchange(free_, free_->next);
-  queued_ = 0;
+  load_.clear();
 }
 
 // ---------------------------------------------------------------- the session task
-
-bool Back::has_room() const {
-  return queued_.load(std::memory_order_relaxed) <= kMaxQueued / 2 &&
-         bytes_.load(std::memory_order_relaxed) <= kMaxBytes / 2;
-}
 
 bool Back::run_plan() {
   {
@@ -420,13 +217,13 @@ bool Back::run_plan() {
   {
     const memory::SessionTaskScope strand(owner_);
     while (true) {
-      if (!collectives_.empty() && !stopping_) close_ended();
+      if (!collectives_.empty() && !stopping_) collectives_.close_ended();
       const bool drained = !run_entries();
       if (stopping_) {
         more = false;
         break;
       }
-      starved = executor_.stopped() || blocker_ != nullptr;
+      starved = executor_.stopped() || collectives_.blocked();
       const auto now = core::Clock::now();
       if (drained || starved || now - reported_at_ >= kReportEvery) {
         reported_at_ = now;
@@ -437,7 +234,7 @@ bool Back::run_plan() {
       core::MutexLock lock(mu_);
       more = !drained || head_ != nullptr;
       if (!more) break;
-      go_on = waiting_ == Waiting::kRoom && has_room();
+      go_on = waiting_ == Waiting::kRoom && load_.has_room();
       yields = yield_.load(std::memory_order_relaxed);
       if (starved || yields || go_on || lanes_.contended()) break;
     }
@@ -447,7 +244,7 @@ bool Back::run_plan() {
   // A session with an empty queue and open collectives waits until the oldest one ends or more
   // entries arrive.
   if (!more && !stopping_ && !collectives_.empty())
-    more = !request_notification(collectives_.front().open);
+    more = !request_notification(collectives_.oldest().open);
   {
     core::MutexLock lock(mu_);
     // Entries may have arrived in between, or commands without entries whose completion must be
@@ -461,7 +258,7 @@ bool Back::run_plan() {
       scheduled_ = false;
       go_on = !stopping_ && (waiting_ == Waiting::kRoom ||
                              (waiting_ == Waiting::kDrained && collectives_.empty()));
-      trim_free(kFreeChunksIdle);
+      chunks_.trim();
     }
     if (go_on) waiting_ = Waiting::kNo;
   }
@@ -480,12 +277,12 @@ bool Back::run_plan() {
 // Returns false if the session task continues at once.
 bool Back::stop_before_next(bool starved, bool yields) {
   if (executor_.forming().member) {
-    return wait_for(executor_.forming(), current_->front().instruction.seq);
+    return wait_for(executor_.forming(), backlog_.front().instruction.seq);
   }
-  OpenCollective* before = std::exchange(blocker_, nullptr);
+  OpenCollective* before = collectives_.take_blocker();
   if (before == nullptr && executor_.starved() && executor_.full()) {
     (void)executor_.take_need();
-    before = &collectives_.front();
+    before = &collectives_.oldest();
   }
   if (before != nullptr) return wait_for(before->open, before->instruction.seq);
   if (lock_wait_.blocked()) {
@@ -508,15 +305,15 @@ bool Back::run_entries() {
       first = window_[plan_->units[unit_].steps[0]];
     } else {
       look_ahead();
-      if (scanned_ == 0) {
+      if (backlog_.empty()) {
         more = false;
         break;
       }
       if (begin_window()) continue;
-      first = &current_->front();
+      first = &backlog_.front();
     }
     if (plan_ == nullptr && !collectives_.empty()) [[unlikely]] {
-      const Next what = next(*first);
+      const Next what = collectives_.next(*first);
       if (what == Next::kStop) break;
       if (what == Next::kRan) {
         pop_front();
@@ -536,7 +333,7 @@ bool Back::run_entries() {
       small = run && is_small(first->instruction);
       if (run_entry(*first)) pop_front();
     }
-    if (executor_.stopped() || blocker_ != nullptr) [[unlikely]]
+    if (executor_.stopped() || collectives_.blocked()) [[unlikely]]
       break;
     lock_wait_.give_up();  // for an entry that was cancelled while it waited
     ++ran;
@@ -555,51 +352,27 @@ bool Back::run_entries() {
 }
 
 void Back::pop_front() {
-  queued_.fetch_sub(1, std::memory_order_relaxed);
-  ran_.store(ran_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  current_->pop();
-  --scanned_;
-  if (boundary_ > 0 && --boundary_ == 0) broken_ = false;
-  if (!current_->empty()) return;
-  if (scan_ == current_) scan_ = nullptr;
-  core::MutexLock lock(mu_);
-  Chunk* next = current_->next;
-  release_chunk(std::exchange(current_, next));
-  if (current_ == nullptr) last_ = nullptr;
-}
-
-void Back::release_chunk(Chunk* chunk) {
-  chunk->clear();
-  chunk->next = free_;
-  free_ = chunk;
-  ++free_count_;
-  trim_free(kFreeChunks);
-}
-
-void Back::trim_free(int most) {
-  while (free_count_ > most) {
-    SpareChunks::all().give(std::exchange(free_, free_->next));
-    --free_count_;
-  }
+  load_.run();
+  if (Chunk* const emptied = backlog_.pop()) chunks_.give(emptied);
 }
 
 void Back::report_progress() {
   std::uint64_t completed;
   {
     core::MutexLock lock(mu_);
-    Chunk* next = current_ != nullptr ? current_ : head_;
+    Chunk* next = backlog_.empty() ? head_ : backlog_.chunks();
     completed = next == nullptr ? published_ : next->front().instruction.seq - 1;
   }
   // Commands after an open collective do not count as completed before it has ended.
   if (!collectives_.empty()) {
-    completed = std::min(completed, collectives_.front().instruction.seq - 1);
+    completed = std::min(completed, collectives_.oldest().instruction.seq - 1);
   }
   if (completed <= completed_.load(std::memory_order_relaxed)) return;
   completed_.store(completed, std::memory_order_release);
   events_->on_completed(completed);
 }
 
-FailureRef Back::cancelled_failure(std::uint64_t seq, bool* root) {
+FailureRef Back::interrupted(std::uint64_t seq, bool* root) {
   const std::uint64_t below = cancel_below_.load(std::memory_order_relaxed);
   *root = !cancelled_.failure || cancelled_.below != below;
   if (*root) {
@@ -628,14 +401,14 @@ bool Back::run_entry(Entry& entry) {
       failure = entry.refused;
       root = std::exchange(refused_, failure) != failure;
     } else if (!failure) {
-      failure = cancelled_failure(instruction.seq, &root);
+      failure = interrupted(instruction.seq, &root);
     }
     if (entry.kind == Entry::Kind::kRun) executor_.decline(instruction, failure->status);
     executor_.fail(instruction, failure);
   } else if (entry.kind == Entry::Kind::kRun) {
     failure = executor_.run(instruction, &root);
     if (executor_.opened()) [[unlikely]] {
-      keep_open(std::move(instruction));
+      collectives_.add(std::move(instruction), false);
       return true;
     }
     if (executor_.stopped()) return false;
@@ -647,7 +420,7 @@ bool Back::run_entry(Entry& entry) {
     root = failure != nullptr;
     if (!root) executor_.describe(instruction);
   }
-  if (entry.bytes) bytes_.fetch_sub(entry.bytes->size(), std::memory_order_relaxed);
+  if (entry.bytes) load_.drop_bytes(entry.bytes->size());
   if (failure) record(instruction, failure, root);
   return true;
 }

@@ -3,34 +3,31 @@
 // order, plans them, and runs them.
 //
 // A session runs at most kPlanEntries units or for kPlanTime, whichever ends first, before other
-// sessions can get the lane. A unit is one instruction or a loop of several (window.h). A window
-// ends after an optimizer step, before a Fetch, and after kWindowEntries entries, so that a
-// training loop repeats the same windows and their plans are reused. While the queue is short,
-// entries run immediately, one at a time.
+// sessions can get the lane. A unit is one instruction or a loop of several (window.h). The plans
+// of windows (backlog.h) are reused. While the queue is short, entries run immediately, one at a
+// time.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "engine/core/clock.h"
 #include "engine/core/mutex.h"
-#include "engine/program/interner.h"
+#include "engine/runtime/backlog.h"
+#include "engine/runtime/chunk_pool.h"
 #include "engine/runtime/executor.h"
 #include "engine/runtime/lanes.h"
 #include "engine/runtime/lock_wait.h"
-#include "engine/runtime/planned_programs.h"
-#include "engine/runtime/queue.h"
+#include "engine/runtime/open_collectives.h"
+#include "engine/runtime/queue_load.h"
+#include "engine/runtime/queue_writer.h"
+#include "engine/runtime/session_groups.h"
 #include "engine/runtime/tiers.h"
 #include "engine/runtime/window.h"
 
@@ -68,24 +65,18 @@ class BackEvents {
   virtual void on_continue() = 0;
 };
 
-class Back : public Task, private Tiers::Member, private Groups::Waiter {
+class Back : public Task,
+             private Tiers::Member,
+             private Groups::Waiter,
+             private OpenCollectives::Session,
+             private QueueWriter::Session {
  public:
-  static constexpr std::size_t kMaxQueued = 16384;
-  static constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
   // The maximum number of bytes of a Fetch that is not `bulk`.
   static constexpr std::size_t kMaxFetched = std::size_t{1} << 20;
   static constexpr std::size_t kPlanEntries = 64;
-  static constexpr std::size_t kWindowEntries = 256;
   static constexpr std::size_t kMaxHere = 8;  // maximum number of entries that publish() runs
-  // Number of interned items at which a new interner begins.
-  static constexpr std::size_t kMaxInterned = 4096;
   static constexpr std::chrono::microseconds kPlanTime{1000};
   static constexpr std::uint64_t kSlow = 50'000'000;  // in nanoseconds
-  static constexpr std::size_t kMaxGroups = 64;
-  static constexpr std::uint64_t kAllGroups = UINT64_MAX;  // passed to leave all groups
-  static constexpr std::size_t kMaxOpen = 256;             // maximum number of open collectives
-  // Open collectives may use 1/4 of the host's memory.
-  static constexpr std::uint64_t kOpenPart = 4;
 
   Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
        std::uint64_t quota, BackEvents* events, Publications* publications = nullptr,
@@ -97,50 +88,14 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   // on_moving() may be called from now on.
   void join_tiers(const std::string& user);
 
-  // ---- Functions of the frame consumer. The session task sees the entries after publish(), or
-  // when a chunk is full.
+  // ---- Functions of the frame consumer.
 
-  // Returns a cleared instruction, to be filled in place before the next call.
-  program::Instruction& instruction(std::uint64_t seq) { return append(seq).instruction; }
-  // The interner of the instruction that was requested last, or for the operand of a fetch, that of
-  // the next entry.
-  program::Interner& interner() { return *interner_; }
-  void constant(std::uint64_t seq, const core::Dims& shape, std::string bytes,
-                program::ValueRef value);
-  void uploaded(std::uint64_t seq, core::Ref<memory::Storage> storage, program::ValueRef value);
-  void fetch(std::uint64_t seq, bool bulk, program::Operand operand);
-  // Result 0 becomes the tensor of operand 0, published as `facts` describe. Without an operand, a
-  // name is withdrawn. A failure is a root error that affects no value.
-  void publish_tensor(std::uint64_t seq, Publications::Facts facts, program::Operand operand,
-                      program::ValueRef value);
-  // Joins the group that the session gave this number, or leaves it if there is no `join`. For a
-  // group that the session is in, `join` only changes the timeout.
-  void change_group(std::uint64_t seq, std::uint64_t number, std::optional<Groups::Join> join);
-  // Makes `value` fail with this status, or, while entries are refused, with that refusal. Returns
-  // the failure.
-  FailureRef failed(std::uint64_t seq, core::Status status, program::ValueRef value);
-  // Makes all later entries except fetches fail with this status without running. OK: later entries
-  // run again.
-  void refuse(core::Status status);
-  bool refusing() const { return !refuse_.ok(); }
-  // Runs a program as a single command. A program is planned when it is called for the first time;
-  // planning counts as lane time.
-  void call(std::uint64_t seq, program::Invocation invocation);
-  PlannedPrograms& planned() { return planned_; }
-  const PlannedPrograms& planned() const { return planned_; }
-  // Makes a call fail as a root; values that it would have written are unchanged.
-  void failed_call(std::uint64_t seq, core::Status status, program::Invocation invocation);
+  QueueWriter& queue() { return queue_; }
+  const QueueWriter& queue() const { return queue_; }
   // Publishes all entries of the commands up to `seq`, which must have been appended. With `here`,
   // a few small entries run on this thread at once if a lane is idle, because waking the lane would
   // cost more.
   void publish(std::uint64_t seq, bool here = false);
-  // Drops the entries of commands after `seq`, for a command that failed half-way by lack of
-  // memory.
-  void take_back(std::uint64_t seq);
-  bool full() const {
-    return queued_.load(std::memory_order_relaxed) >= kMaxQueued ||
-           bytes_.load(std::memory_order_relaxed) >= kMaxBytes;
-  }
   // Returns false if there is room (or nothing left to run). Returns true if on_continue() will be
   // called once; a drained queue counts as having room. Precondition: everything is published.
   bool wait_for_room();
@@ -160,29 +115,17 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   // stop.
   void cancel_upto(std::uint64_t seq);
   std::uint64_t cancelled_below() const { return cancel_below_.load(std::memory_order_relaxed); }
-  std::uint64_t completed_upto() const { return completed_.load(std::memory_order_acquire); }
-  std::size_t queued() const { return queued_.load(std::memory_order_relaxed); }
-  // The commands after `seq` are those of the session's next client. When it joins a group that an
-  // earlier client has joined, it replaces that member. Any thread.
-  void take_over(std::uint64_t seq) { taken_over_at_.store(seq, std::memory_order_relaxed); }
-  // Returns true if the session is in a group. Any thread.
-  bool has_groups();
-  // Ends the groups of the session, with the reason "rank n `why`". Any thread.
-  void leave_groups(const std::string& why);
-  // Called before the daemon shuts down: from then on no session waits for another one.
-  void end_groups();
+  std::uint64_t completed_upto() const override {
+    return completed_.load(std::memory_order_acquire);
+  }
+  const QueueLoad& load() const { return load_; }
+  SessionGroups& groups() { return session_groups_; }
   // Returns true if no published entry runs now; some may wait for other ranks. Any thread.
   bool is_quiet() const;
   // Returns true if all published entries have ended. Any thread.
   bool is_drained() const;
   // Returns true if a frame consumer waits, and on_continue() was not called. Any thread.
   bool has_waiter() const;
-  // is_wanted() returns true if another rank waits for this session, groups_busy() if an operation
-  // of its groups is open. Any thread.
-  bool is_wanted();
-  bool groups_busy();
-  // The groups that continue after a restart. Precondition: drained, and at rest with these groups.
-  std::vector<program::Image::Group> group_images() const;
   // The parts of an image that exist only there: the values are alive until the image is complete.
   struct NotRun {
     std::vector<program::ValueRef> values;
@@ -200,15 +143,6 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   core::Status restore_entries(const std::vector<program::Image::Entry>& entries,
                                const std::vector<program::ValueRef>& values);
   void begin_restored();
-  // Rejoins a group of a restored session. Must be called before any other function.
-  void restore_group(const std::string& user, const std::string& who,
-                     const program::Image::Group& group);
-  // Estimated seconds until the queued entries have run, from the speed since the queue was last
-  // empty.
-  double wait_seconds() const;
-  std::size_t queue_bytes() const {
-    return queued() * sizeof(Entry) + bytes_.load(std::memory_order_relaxed);
-  }
   const Executor& executor() const { return executor_; }
   Profile& profile() { return executor_.profile(); }
   const PlanStats& plan_stats() const { return plans_.stats(); }
@@ -233,11 +167,10 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   // Number of small instructions between two reads of the clock.
   static constexpr int kEntriesPerClock = 8;
 
-  Entry& append(std::uint64_t seq);
-  // Appends an entry that has failed as a root, to which the caller adds its value.
-  Entry& append_failed(std::uint64_t seq, core::Status status);
-  void publish_open_entries() TT_REQUIRES(mu_);
-  void renew_interner();
+  void add_published(Chunk* chunk) TT_REQUIRES(mu_);
+  // QueueWriter::Session
+  void publish_full(Chunk* chunk) override;
+  void charge_ns(std::uint64_t ns) override { charge(ns); }
   bool run_entries();
   void look_ahead();
   bool begin_window();
@@ -245,50 +178,26 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool run_unit();
   static bool is_small(const program::Instruction& instruction);
   bool yield_to_spiller(bool starved);
-  // The reason as leave_groups() reports it.
+  // The reason that other ranks are told.
   static constexpr char kSessionEnds[] = "has ended its session";
-  // A collective that has not ended. Its results have neither contents nor failure. An instruction
-  // that reads them stops the session task, except for copies over a whole tensor, which run when
-  // the collective has ended.
-  struct OpenCollective {
-    program::Instruction instruction;
-    Executor::Open open;
-    std::vector<program::Instruction> copies;
-    // Geometries of all its results, because the call that owns them may end earlier.
-    std::deque<core::Geometry> geometries;
-    core::DType operand_dtype = core::DType::kF32;
-    core::Dims operand_shape;
-    std::unique_ptr<core::Attributes> attributes;  // of a step of a program
-    std::string origin;                            // the source line, if it is a step of a program
-    const Groups::Member* group = nullptr;         // null for a transfer
-    std::unique_ptr<Groups::Kept> kept;
-  };
   using Next = ProgramRun::Next;
   class CallOf;
   bool stop_before_next(bool starved, bool yields);
-  void keep_open(program::Instruction instruction, bool of_program = false);
-  void close_ended();
-  void fail_open(OpenCollective& ended, const core::Status& status);
-  OpenCollective* find_open(const program::Operand& operand);
-  OpenCollective* find_open(std::span<const program::Operand> operands);
-  OpenCollective* find_open(const Entry& entry);
-  // Returns the open collective that must end before the given collective may run, because the open
-  // ones use too much memory; null if there is none.
-  OpenCollective* find_memory_blocker(const program::Instruction& instruction);
-  // Decides what to do with an entry while collectives are open. After kStop, blocker_ must end
-  // first.
-  Next next(Entry& entry);
-  Next next(program::Instruction& instruction, bool refused);
-  bool stop_for(OpenCollective* found);
-  static void keep_geometry(OpenCollective& open, program::Instruction& instruction);
+  // OpenCollectives::Session
+  bool is_interrupted(std::uint64_t seq) const override {
+    return seq < cancel_below_.load(std::memory_order_relaxed);
+  }
+  FailureRef interrupted(std::uint64_t seq, bool* root) override;
+  // Terminates the process if the error cannot be reported.
+  void record(const program::Instruction& instruction, const FailureRef& failure,
+              bool root) noexcept override;
+  void opened(Groups::Member& member, std::uint64_t seq) override;
   struct SavedEntry;
   void restore_entry(const program::Image::Entry& saved, program::Program& read,
                      const std::vector<program::ValueRef>& values);
   std::vector<SavedEntry> left(NotRun& parts) const;
   bool request_notification(Executor::Open& open);
   bool wait_for(Executor::Open& open, std::uint64_t seq);
-  void end_if_stopped(Groups::Member& member, std::uint64_t seq);
-  std::vector<std::shared_ptr<Groups::Member>> members();
   // Ends the open collectives of commands up to `upto` and their groups.
   void interrupt_groups(std::uint64_t upto);
   // Groups::Waiter
@@ -313,58 +222,35 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool run_fetch(Entry& entry);
   bool run_publish(Entry& entry);
   void run_group(Entry& entry);
-  void leave_group(std::uint64_t number);
-  Groups::Member* known_member(const Entry& entry) const;
   // The error with which an entry must be refused: its program has ended, or it was interrupted.
   core::Status refusal(const Entry& entry) const;
   // Reports the failure of an entry to the client, but not of a value.
   void record_failure(const Entry& entry, core::Status status);
   bool run_call(Entry& entry, core::Clock::time_point until);
   bool cancel_call(Entry& entry, const FailureRef& failure, bool root, const std::string& why);
-  FailureRef cancelled_failure(std::uint64_t seq, bool* root);
-  // Terminates the process if the error cannot be reported.
-  void record(const program::Instruction& instruction, const FailureRef& failure,
-              bool root) noexcept;
   void report_progress() TT_EXCLUDES(mu_);
-  bool has_room() const;
   bool is_quick(Chunk& chunk) const;
-  void release_chunk(Chunk* chunk) TT_REQUIRES(mu_);
-  void trim_free(int most) TT_REQUIRES(mu_);
 
   Lanes& lanes_;
   const memory::OwnerId owner_;
   BackEvents* const events_;
   Publications* const publications_;
   Tiers* const tiers_;              // null if nothing is moved
-  Groups* const groups_;            // null if groups are not supported
   std::atomic<bool> yield_{false};  // the spiller wants to use the session task
   bool joined_ = false;
   LockWait lock_wait_;
   Executor executor_;
+  SessionGroups session_groups_;
+  OpenCollectives collectives_;
 
   std::atomic<bool> waits_to_begin_{false};  // begin_restored() was not called yet
 
-  // Used by the frame consumer only.
-  Chunk* open_ = nullptr;
-  core::Status refuse_;
-  FailureRef refusal_;  // its root is the first entry that was refused and not raised since
-  std::unique_ptr<program::Interner> interner_ = std::make_unique<program::Interner>();
-  std::unique_ptr<program::Interner> old_interner_;
-  std::uint64_t old_interner_until_ =
-      0;  // the queue refers to the old interner until the command with this seq has run
-  std::uint64_t appended_ = 0;  // seq of the last entry
-  PlannedPrograms planned_;
+  QueueLoad load_;
+  ChunkPool chunks_;
+  QueueWriter queue_;  // used by the frame consumer only
 
-  // Used by the session task only: a list of chunks, none of them empty, and the position up to
-  // which they were scanned.
-  Chunk* current_ = nullptr;
-  Chunk* last_ = nullptr;
-  Chunk* scan_ = nullptr;  // null: the scan begins at the front
-  std::size_t scan_at_ = 0;
-  std::size_t scanned_ = 0;     // entries that were scanned but not taken
-  std::size_t boundary_ = 0;    // number of these in the front window; 0: not known yet
-  std::size_t since_mark_ = 0;  // entries scanned since the last mark
-  bool broken_ = false;         // a part of the window has already run
+  // Used by the session task only.
+  Backlog backlog_;
   // The running window, its plan (null: none) and the index of its next unit.
   std::vector<Entry*> window_;
   std::vector<program::Instruction*> window_instructions_;
@@ -374,11 +260,6 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   std::vector<program::Instruction*> loop_;
   WindowPlans plans_;
   std::uint64_t interner_ends_seen_ = 0;
-  std::deque<OpenCollective> collectives_;  // open collectives, by seq
-  // The command that joined each group; absent for a group that was restored from a snapshot.
-  std::map<std::uint64_t, std::uint64_t> joined_at_;
-  // The open collective for which the session task stopped; null: it stopped for another reason.
-  OpenCollective* blocker_ = nullptr;
   FailureRef refused_;  // the failure of the last refused entry
   struct Cancelled {
     FailureRef failure;       // of cancelled entries
@@ -387,23 +268,14 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   Cancelled cancelled_;
   core::Clock::time_point reported_at_{};
 
-  std::atomic<std::size_t> queued_{0};
-  std::atomic<std::uint64_t> ran_{0};  // number of entries that ran since the queue was last empty
-  std::atomic<std::uint64_t> busy_since_{0};  // time in nanoseconds
-  std::atomic<std::size_t> bytes_{0};         // bytes of constants in the queue
   std::atomic<std::uint64_t> completed_{0};
   std::atomic<std::uint64_t> cancel_below_{0};
   std::atomic<bool> stopping_{false};
-  std::atomic<bool> groups_end_{false};
-  std::atomic<std::uint64_t> taken_over_at_{0};  // the last command of an earlier client
-  std::atomic<std::uint64_t> interner_ends_{0};  // number of interners that were destroyed
 
   mutable core::Mutex mu_;
   core::CondVar idle_;
   Chunk* head_ TT_GUARDED_BY(mu_) = nullptr;  // first of the published chunks
   Chunk* tail_ TT_GUARDED_BY(mu_) = nullptr;
-  Chunk* free_ TT_GUARDED_BY(mu_) = nullptr;
-  int free_count_ TT_GUARDED_BY(mu_) = 0;
   std::uint64_t published_ TT_GUARDED_BY(mu_) = 0;  // seq of the last published command
   bool scheduled_ TT_GUARDED_BY(mu_) = false;       // ready, or a thread runs the session task
   int inside_ TT_GUARDED_BY(mu_) = 0;               // number of threads in run_plan()
@@ -415,11 +287,8 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
     bool lent = false, met = false;
   };
   GroupWait group_wait_ TT_GUARDED_BY(mu_);
-  // The groups of the open collectives, by seq.
-  std::multimap<std::uint64_t, std::shared_ptr<Groups::Member>> opened_ TT_GUARDED_BY(mu_);
   int pending_notifications_ TT_GUARDED_BY(mu_) = 0;  // number of pending calls of met()
   bool woken_ TT_GUARDED_BY(mu_) = false;             // met() was called while the session task ran
-  std::vector<std::weak_ptr<Groups::Member>> members_ TT_GUARDED_BY(mu_);  // some may have expired
 };
 
 }  // namespace teletensor::runtime

@@ -25,16 +25,16 @@ class Session : public BackEvents {
     Groups::Join join{
         "alice", "g" + std::to_string(number), rank,
         ranks,   milliseconds(600'000),        "session of rank " + std::to_string(rank)};
-    back.change_group(++seq, number, std::move(join));
+    back.queue().change_group(++seq, number, std::move(join));
   }
-  void leave(std::uint64_t number) { back.change_group(++seq, number, std::nullopt); }
+  void leave(std::uint64_t number) { back.queue().change_group(++seq, number, std::nullopt); }
   ValueRef constant(std::vector<float> elements) {
     const core::Dims shape{static_cast<std::int64_t>(elements.size())};
     ValueRef value = value_of(shape, kHost);
-    back.constant(++seq, shape,
-                  std::string(reinterpret_cast<const char*>(elements.data()),
-                              elements.size() * sizeof(float)),
-                  value);
+    back.queue().constant(++seq, shape,
+                          std::string(reinterpret_cast<const char*>(elements.data()),
+                                      elements.size() * sizeof(float)),
+                          value);
     return value;
   }
   ValueRef unary(const char* op, const ValueRef& x) { return issue(op, {x}, {}); }
@@ -51,7 +51,7 @@ class Session : public BackEvents {
     ++seq;
     program::Instruction made = overwrite(seq, op, {whole(x, shape), whole(y, shape)}, next);
     x = next;
-    back.instruction(seq) = std::move(made);
+    back.queue().instruction(seq) = std::move(made);
   }
   void all_reduce_inplace(ValueRef& x, std::uint64_t group) {
     inplace("copy", x, all_reduce(x, group));
@@ -70,11 +70,11 @@ class Session : public BackEvents {
     x = outcome(4);
     y = outcome(6);
     ValueRef result = outcome(5);
-    back.call(++seq, std::move(call));
+    back.queue().call(++seq, std::move(call));
     return result;
   }
   std::uint64_t fetch(const ValueRef& x) {
-    back.fetch(++seq, false, whole(x, {x->elements}));
+    back.queue().fetch(++seq, false, whole(x, {x->elements}));
     return seq;
   }
   void publish() { back.publish(seq); }
@@ -147,7 +147,7 @@ class Session : public BackEvents {
     ++seq;
     program::Instruction made = apply(seq, op, std::move(all), result, shape);
     made.attributes = interned(attributes);
-    back.instruction(seq) = std::move(made);
+    back.queue().instruction(seq) = std::move(made);
     return result;
   }
 
@@ -490,7 +490,7 @@ TEST_F(OpenCollectives, ACallThatDoesNotRunLeavesItsGroups) {
   call.program = program;
   call.inputs = {whole(x, {1}), whole(x, {1})};
   call.outcomes.emplace_back(5, value_of({1}, kHost));
-  first->back.failed_call(++first->seq, core::invalid("no time"), std::move(call));
+  first->back.queue().failed_call(++first->seq, core::invalid("no time"), std::move(call));
   first->publish();
   ValueRef v = second->constant({0}), w = second->constant({1});
   const std::uint64_t of_lost = second->fetch(second->call(program, v, w));

@@ -119,7 +119,7 @@ struct Back::SavedEntry {
 // Open collectives and their copies, in the order of their commands, and then the queue.
 std::vector<Back::SavedEntry> Back::left(NotRun& parts) const {
   std::vector<SavedEntry> all;
-  for (const OpenCollective& open : collectives_) {
+  for (const OpenCollective& open : collectives_.all()) {
     SavedEntry& added = all.emplace_back();
     added.own = std::make_unique<Instruction>(open.instruction);
     const RowMajor& contents = open.open.operand;
@@ -166,7 +166,7 @@ std::vector<Back::SavedEntry> Back::left(NotRun& parts) const {
       }
     }
   };
-  add_chunks(current_);
+  add_chunks(backlog_.chunks());
   core::MutexLock lock(mu_);
   add_chunks(head_);
   return all;
@@ -280,7 +280,7 @@ Status Back::restore_entries(const std::vector<Saved>& entries,
     scheduled_ = true;
   }
   waits_to_begin_ = true;
-  Reader reader(values, appended_);
+  Reader reader(values, queue_.appended_upto());
   for (const Saved& saved : entries) {
     auto read = program::deserialize(saved.program, ops::op_finder(catalog));
     if (!read.ok()) return read.status();
@@ -290,7 +290,7 @@ Status Back::restore_entries(const std::vector<Saved>& entries,
   }
   if (!reader.complete()) return inconsistent();
   core::MutexLock lock(mu_);
-  if (open_ != nullptr && !open_->empty()) publish_open_entries();
+  if (Chunk* const open = queue_.take_open()) add_published(open);
   return {};
 }
 
@@ -301,15 +301,15 @@ void Back::restore_entry(const Saved& saved, Program& read, const std::vector<Va
     operand.kind = Operand::Kind::kTensor;
     operand.value = value_of(view.value);
     operand.dtype = read.values[view.value].dtype;
-    operand.geometry = interner_->geometry(view.geometry);
+    operand.geometry = queue_.interner().geometry(view.geometry);
     return operand;
   };
   if (saved.kind == Saved::Kind::kConstant) {
     const program::View& result = read.body.results[0];
-    return constant(saved.seq, result.geometry.shape, std::move(read.literals[0].bytes),
-                    value_of(result.value));
+    return queue_.constant(saved.seq, result.geometry.shape, std::move(read.literals[0].bytes),
+                           value_of(result.value));
   }
-  Entry& entry = append(saved.seq);
+  Entry& entry = queue_.append(saved.seq);
   Instruction& i = entry.instruction;
   if (saved.kind == Saved::Kind::kFetch) {
     entry.kind = Entry::Kind::kFetch;
@@ -329,7 +329,7 @@ void Back::restore_entry(const Saved& saved, Program& read, const std::vector<Va
     attributes.push_back(core::Attribute::of(saved.ordinal));
     step.attributes = std::move(attributes);
   }
-  i.attributes = interner_->attributes(step.attributes);
+  i.attributes = queue_.interner().attributes(step.attributes);
   for (const program::StepOperand& given : step.operands) {
     Operand& operand = i.operands.emplace_back();
     if (given.kind == Operand::Kind::kTensor) operand = operand_of(given.view);
@@ -339,7 +339,7 @@ void Back::restore_entry(const Saved& saved, Program& read, const std::vector<Va
   for (const program::StepResult& given : step.results) {
     program::ResultSlot& result = i.results.emplace_back();
     result.value = value_of(given.view.value);
-    result.geometry = interner_->geometry(given.view.geometry);
+    result.geometry = queue_.interner().geometry(given.view.geometry);
     result.overwrites = given.overwrites;
   }
 }

@@ -52,10 +52,10 @@ struct Client {
 
   ValueRef constant(std::vector<float> elements) {
     ValueRef value = value_of({static_cast<std::int64_t>(elements.size())});
-    back.constant(++seq, {static_cast<std::int64_t>(elements.size())},
-                  std::string(reinterpret_cast<const char*>(elements.data()),
-                              elements.size() * sizeof(float)),
-                  value);
+    back.queue().constant(++seq, {static_cast<std::int64_t>(elements.size())},
+                          std::string(reinterpret_cast<const char*>(elements.data()),
+                                      elements.size() * sizeof(float)),
+                          value);
     return value;
   }
   // x = op(x); the name x is rebound before the instruction is queued, as the front end does it.
@@ -65,13 +65,13 @@ struct Client {
     program::Instruction i = overwrite(++seq, op, {whole(x, shape), number(y)}, next);
     x = next;
     const std::uint64_t number = i.seq;
-    back.instruction(number) = std::move(i);
+    back.queue().instruction(number) = std::move(i);
   }
   ValueRef unary(const char* op, const ValueRef& x) {
     const core::Dims shape{x->elements};
     ValueRef result = value_of(shape);
     ++seq;
-    back.instruction(seq) = apply(seq, op, {whole(x, shape)}, result, shape);
+    back.queue().instruction(seq) = apply(seq, op, {whole(x, shape)}, result, shape);
     return result;
   }
   void finish() {
@@ -99,14 +99,14 @@ TEST(Back, RunsInOrderAndReportsProgressOfCommandsWithoutInstructions) {
   Box box;
   Lanes lanes(2);
   Client client(box, lanes, 1);
-  EXPECT_EQ(client.back.wait_seconds(), 0);  // nothing is queued, and nothing has run
+  EXPECT_EQ(client.back.load().wait_seconds(), 0);  // nothing is queued, and nothing has run
   ValueRef x = client.constant({1, 2});
   for (int i = 0; i < 1000; ++i) client.inplace(x, "add");
   client.finish();
   EXPECT_THAT(floats(*x), ElementsAre(1001, 1002));
   EXPECT_LT(client.events.reports, 200);
-  EXPECT_EQ(client.back.queued(), 0u);
-  EXPECT_EQ(client.back.wait_seconds(), 0);
+  EXPECT_EQ(client.back.load().entries(), 0u);
+  EXPECT_EQ(client.back.load().wait_seconds(), 0);
   client.seq += 5;  // commands that add no entries to the queue
   client.finish();
   EXPECT_EQ(client.back.completed_upto(), client.seq);
@@ -148,12 +148,13 @@ TEST(Back, WhatIsSmallRunsWhereItIsPublishedOnceALaneIsFree) {
   const auto ran_here = [&](std::int64_t n) {
     const core::Dims shape{n};
     ValueRef x = value_of(shape, kHost), y = value_of(shape, kHost);
-    back.constant(++seq, shape, std::string(static_cast<std::size_t>(n) * sizeof(float), '\0'), x);
+    back.queue().constant(++seq, shape,
+                          std::string(static_cast<std::size_t>(n) * sizeof(float), '\0'), x);
     back.publish(seq);
     events.wait_for(seq);
     ++seq;
-    back.instruction(seq) = apply(seq, "clone", {whole(x, shape)}, y, shape);
-    back.fetch(++seq, false, whole(y, shape));
+    back.queue().instruction(seq) = apply(seq, "clone", {whole(x, shape)}, y, shape);
+    back.queue().fetch(++seq, false, whole(y, shape));
     back.publish(seq, true);
     events.wait_for(seq);
     return events.thread == std::this_thread::get_id();
@@ -167,12 +168,13 @@ TEST(Back, FetchesAreBoundAtTheirPosition) {
   Lanes lanes(2);
   Client client(box, lanes, 1);
   ValueRef x = client.constant({1, 2, 3, 4});
-  client.back.fetch(++client.seq, false, view(x, core::Geometry({2, 2}).transpose(0, 1)));
-  client.back.fetch(++client.seq, true, whole(x, {4}));
+  client.back.queue().fetch(++client.seq, false, view(x, core::Geometry({2, 2}).transpose(0, 1)));
+  client.back.queue().fetch(++client.seq, true, whole(x, {4}));
   client.inplace(x, "add");
   client.inplace(x, "add");
-  client.back.fetch(++client.seq, false, whole(x, {4}));
-  client.back.fetch(++client.seq, false, view(x, core::Geometry({std::int64_t{1} << 50}, {0}, 0)));
+  client.back.queue().fetch(++client.seq, false, whole(x, {4}));
+  client.back.queue().fetch(++client.seq, false,
+                            view(x, core::Geometry({std::int64_t{1} << 50}, {0}, 0)));
   client.finish();
   core::MutexLock lock(client.events.mu);
   ASSERT_EQ(client.events.fetched.size(), 4u);
@@ -218,14 +220,14 @@ TEST(Back, TheQueueIsBoundedAndAsksToGoOnOnce) {
   gate_open = false;
   ValueRef y = client.unary("gate", x);
   int writes = 0;
-  for (; !client.back.full(); ++writes) client.inplace(x, "add");
-  EXPECT_EQ(client.back.queued(), Back::kMaxQueued);
+  for (; !client.back.load().full(); ++writes) client.inplace(x, "add");
+  EXPECT_EQ(client.back.load().entries(), QueueLoad::kMaxQueued);
   client.back.publish(client.seq);
   EXPECT_TRUE(client.back.wait_for_room());
   EXPECT_EQ(client.events.continued, 0);
   gate_open = true;
   while (client.events.continued == 0) std::this_thread::yield();
-  EXPECT_LE(client.back.queued(), Back::kMaxQueued / 2);
+  EXPECT_LE(client.back.load().entries(), QueueLoad::kMaxQueued / 2);
   client.finish();
   EXPECT_EQ(client.events.continued, 1);
   EXPECT_FALSE(client.back.wait_for_room());
@@ -241,7 +243,7 @@ TEST(Back, InterruptCancelsWhatIsQueuedAndWhatRuns) {
   ValueRef y = client.unary("gate", x);  // command 2
   client.inplace(x, "add");              // command 3
   client.inplace(x, "add");              // command 4
-  client.back.fetch(++client.seq, false, whole(x, {1}));
+  client.back.queue().fetch(++client.seq, false, whole(x, {1}));
   client.back.publish(client.seq);
   while (at_gate == 0) std::this_thread::yield();
   client.back.cancel_upto(client.seq);
@@ -279,7 +281,7 @@ TEST(Back, OneFloodingSessionDoesNotStarveAnother) {
   }
   EXPECT_EQ(floats(*y)[0], 100);
   // The flood must be far from its end when the other session has had its hundred turns.
-  EXPECT_GT(flood.back.queued(), 1500u);
+  EXPECT_GT(flood.back.load().entries(), 1500u);
   EXPECT_GT(flood.back.used_ns(), victim.back.used_ns());
 }
 

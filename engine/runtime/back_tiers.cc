@@ -34,8 +34,8 @@ void Back::add_prefetches(Tiers::Need& need) const {
     if (storage->data() != nullptr || !known.insert(storage).second) return;
     need.prefetch.emplace_back(storage);
   };
-  std::size_t left = kWindowEntries;
-  for (Chunk* chunk = current_; chunk != nullptr && left > 0; chunk = chunk->next) {
+  std::size_t left = Backlog::kWindowEntries;
+  for (Chunk* chunk = backlog_.chunks(); chunk != nullptr && left > 0; chunk = chunk->next) {
     for (std::size_t at = chunk->taken(); at < chunk->filled() && left > 0; ++at, --left) {
       const Entry& entry = chunk->entry(at);
       for (const Operand& operand : entry.instruction.operands) add(operand);
@@ -66,7 +66,7 @@ void Back::thaw() {
     const LockWait::Lent locks = lock_wait_.take_back();
     if (locks == LockWait::Lent::kWaits) return;
     const bool more = lent || locks == LockWait::Lent::kOver || woken_ || head_ != nullptr ||
-                      current_ != nullptr || waiting_ != Waiting::kNo ||
+                      !backlog_.empty() || waiting_ != Waiting::kNo ||
                       published_ > completed_.load(std::memory_order_relaxed);
     if (stopping_ || !more) {
       scheduled_ = false;

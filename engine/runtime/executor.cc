@@ -33,12 +33,14 @@ int id_of(const ops::Catalog& catalog, std::string_view name) {
 // ---------------------------------------------------------------- one instruction
 
 Executor::Executor(const ops::Catalog& catalog, Devices& devices, Lanes& lanes,
-                   memory::OwnerId owner, std::uint64_t quota, LockWait& lock_wait)
+                   memory::OwnerId owner, std::uint64_t quota, LockWait& lock_wait,
+                   const SessionGroups& groups)
     : catalog_(catalog),
       devices_(devices),
       lanes_(lanes),
       lock_wait_(lock_wait),
       owner_(owner),
+      groups_(groups),
       copies_(catalog),
       copy_ops_{id_of(catalog, "to_device"), id_of(catalog, "copy")},
       taken_(devices.size()) {

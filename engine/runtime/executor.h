@@ -14,7 +14,6 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -29,6 +28,7 @@
 #include "engine/runtime/lanes.h"
 #include "engine/runtime/lock_wait.h"
 #include "engine/runtime/profile.h"
+#include "engine/runtime/session_groups.h"
 #include "engine/runtime/tiers.h"
 #include "engine/runtime/transfer.h"
 
@@ -40,7 +40,7 @@ class Executor {
 
   // `owner` > 0 identifies the session; `quota` applies to each device (0: the device's budget).
   Executor(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
-           std::uint64_t quota, LockWait& lock_wait);
+           std::uint64_t quota, LockWait& lock_wait, const SessionGroups& groups);
   ~Executor();
 
   // Runs the instruction; afterwards every result has contents or a failure. Returns null or that
@@ -67,17 +67,6 @@ class Executor {
   // layout, otherwise in a new storage.
   core::Status row_major(const program::Operand& operand, std::uint64_t seq, RowMajor* result);
 
-  // Joins or leaves a group, by the session's number of it. If joining failed, each collective of
-  // the group fails with that error.
-  void join(std::uint64_t group, core::Result<std::shared_ptr<Groups::Member>> member);
-  void leave(std::uint64_t group);
-  void leave_all() { groups_.clear(); }
-  // Ends these groups, with the reason "rank n `why`".
-  void end_groups(std::span<const std::uint64_t> groups, const std::string& why);
-  std::size_t groups() const { return groups_.size(); }
-  const std::map<std::uint64_t, core::Result<std::shared_ptr<Groups::Member>>>& joined() const {
-    return groups_;
-  }
   // Tells the other ranks that this session does not take part in a collective, because of `why`.
   void decline(const program::Instruction& instruction, const core::Status& why);
   // An operation of a group that a rank of this session has begun and that has not ended.
@@ -239,6 +228,7 @@ class Executor {
   LockWait& lock_wait_;
   const memory::OwnerId owner_;
   std::vector<memory::PoolHandle> pools_;  // by device
+  const SessionGroups& groups_;
   const CopyKernels copies_;
   struct CopyOps {
     int to_device, copy;  // numbers of ops; -1 if the catalog lacks them
@@ -250,7 +240,6 @@ class Executor {
   Profile profile_;
   Failures failures_;
 
-  std::map<std::uint64_t, core::Result<std::shared_ptr<Groups::Member>>> groups_;
   Open forming_, opened_;
 
   const std::string* origin_ = nullptr;

@@ -111,24 +111,10 @@ void write_sender(const Groups::Outcome& outcome, memory::Storage& storage) {
 
 // ---------------------------------------------------------------- the rank
 
-void Executor::join(std::uint64_t group, core::Result<std::shared_ptr<Groups::Member>> member) {
-  groups_.insert_or_assign(group, std::move(member));
-}
-
-void Executor::leave(std::uint64_t group) { groups_.erase(group); }
-
-void Executor::end_groups(std::span<const std::uint64_t> groups, const std::string& why) {
-  for (const std::uint64_t group : groups) {
-    const auto found = groups_.find(group);
-    if (found != groups_.end() && found->second.ok()) (*found->second)->leave(why);
-  }
-}
-
 core::Result<std::shared_ptr<Groups::Member>> Executor::member_of(
     const Instruction& instruction) const {
   const auto number = static_cast<std::uint64_t>(instruction.attributes->integer(0));
-  const auto found = groups_.find(number);
-  if (found != groups_.end()) return found->second;
+  if (const auto* const member = groups_.find(number)) return *member;
   return Status(core::Code::kDeadlineExceeded,
                 catalog_.at(instruction.op).name + ": the session is not in its group " +
                     std::to_string(number) +

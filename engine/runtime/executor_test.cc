@@ -20,7 +20,7 @@ class ExecutorTest : public ::testing::Test {
   ExecutorTest()
       : lanes(2),
         lock_wait(lanes),
-        executor(kit_catalog(), box.devices, lanes, 1, 0, lock_wait),
+        executor(kit_catalog(), box.devices, lanes, 1, 0, lock_wait, groups),
         strand(1) {}
 
   // Returns a value with these elements on the simulated device.
@@ -40,6 +40,7 @@ class ExecutorTest : public ::testing::Test {
   Box box;
   Lanes lanes;
   LockWait lock_wait;
+  SessionGroups groups{nullptr};
   Executor executor;
   memory::SessionTaskScope strand;
   bool root = false;

@@ -46,14 +46,14 @@ struct Client {
   ValueRef constant(float x) {
     ValueRef value = value_of(kShape);
     const std::vector<float> elements(4, x);
-    back.constant(++seq, kShape, std::string(reinterpret_cast<const char*>(elements.data()), 16),
-                  value);
+    back.queue().constant(++seq, kShape,
+                          std::string(reinterpret_cast<const char*>(elements.data()), 16), value);
     return value;
   }
   ValueRef take(const core::Ref<memory::Storage>& storage) {
     ValueRef value = value_of(kShape);
     value->through = true;
-    back.uploaded(++seq, storage, value);
+    back.queue().uploaded(++seq, storage, value);
     return value;
   }
   void add(ValueRef& x, double y) {
@@ -61,15 +61,15 @@ struct Client {
     next->through = x->through;
     program::Instruction i = overwrite(++seq, "add", {whole(x, kShape), number(y)}, next);
     x = next;
-    back.instruction(seq) = std::move(i);
+    back.queue().instruction(seq) = std::move(i);
   }
   ValueRef unary(const char* op, const ValueRef& x) {
     ValueRef result = value_of(kShape);
     ++seq;
-    back.instruction(seq) = apply(seq, op, {whole(x, kShape)}, result, kShape);
+    back.queue().instruction(seq) = apply(seq, op, {whole(x, kShape)}, result, kShape);
     return result;
   }
-  void fetch(const ValueRef& x) { back.fetch(++seq, false, whole(x, kShape)); }
+  void fetch(const ValueRef& x) { back.queue().fetch(++seq, false, whole(x, kShape)); }
   void publish() { back.publish(seq); }
   void finish() {
     publish();

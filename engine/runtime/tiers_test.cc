@@ -56,7 +56,7 @@ class Client {
     std::string bytes(static_cast<std::size_t>(elements) * 4, '\0');
     auto* floats = reinterpret_cast<float*>(bytes.data());
     for (std::int64_t i = 0; i < elements; ++i) floats[i] = x + static_cast<float>(i % 7);
-    back.constant(++seq, {value->elements}, std::move(bytes), value);
+    back.queue().constant(++seq, {value->elements}, std::move(bytes), value);
     back.publish(seq);
     return value;
   }
@@ -65,7 +65,7 @@ class Client {
   }
   ValueRef run(const char* op, std::vector<program::Operand> operands) {
     ValueRef value = value_of({kMillion}, device);
-    program::Instruction& out = back.instruction(++seq);
+    program::Instruction& out = back.queue().instruction(++seq);
     out = apply(seq, op, std::move(operands), value, {kMillion});
     back.publish(seq);
     return value;

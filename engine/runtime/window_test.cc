@@ -60,7 +60,7 @@ class Client : public BackEvents {
 
   Tensor constant(const Geometry& geometry, DType dtype, std::string bytes) {
     Tensor t{core::make_ref<program::Value>(dtype, core::Device{}, geometry.numel()), geometry};
-    back_.constant(++seq_, t.geometry.shape, std::move(bytes), t.value);
+    back_.queue().constant(++seq_, t.geometry.shape, std::move(bytes), t.value);
     return t;
   }
   static Operand number(double x) {
@@ -112,7 +112,7 @@ class Client : public BackEvents {
     std::vector<core::Layout> layouts(arguments.size());
     std::vector<core::Number> numbers(arguments.size());
     std::vector<ops::OperandInfo> infos(arguments.size());
-    program::Instruction& i = back_.instruction(++seq_);
+    program::Instruction& i = back_.queue().instruction(++seq_);
     for (std::size_t k = 0; k < arguments.size(); ++k) {
       if (arguments[k].tensor != nullptr) {
         const Tensor& t = *arguments[k].tensor;
@@ -121,7 +121,7 @@ class Client : public BackEvents {
         i.operands.push_back({Operand::Kind::kTensor,
                               t.value,
                               t.dtype(),
-                              back_.interner().geometry(t.geometry),
+                              back_.queue().interner().geometry(t.geometry),
                               {}});
       } else {
         numbers[k] = core::Number::of_float(arguments[k].number);
@@ -149,14 +149,18 @@ class Client : public BackEvents {
               layout.geometry};
     }
     i.op = ops::catalog().id(op);
-    i.attributes = back_.interner().attributes(attributes);
-    i.results.push_back({made.value, back_.interner().geometry(made.geometry), inplace ? 0 : -1});
+    i.attributes = back_.queue().interner().attributes(attributes);
+    i.results.push_back(
+        {made.value, back_.queue().interner().geometry(made.geometry), inplace ? 0 : -1});
     return made;
   }
   void fetch(const Tensor& t) {
-    back_.fetch(
-        ++seq_, true,
-        {Operand::Kind::kTensor, t.value, t.dtype(), back_.interner().geometry(t.geometry), {}});
+    back_.queue().fetch(++seq_, true,
+                        {Operand::Kind::kTensor,
+                         t.value,
+                         t.dtype(),
+                         back_.queue().interner().geometry(t.geometry),
+                         {}});
   }
   void publish() { back_.publish(seq_); }
   // Later entries run only once all of them are queued, so that windows are complete.

@@ -110,9 +110,10 @@ bool Session::consume_frame(Status& status) {
     const bool raise =
         !front_.busy() && std::holds_alternative<program::Raise>(frame_.commands[frame_.position]);
     const bool charged =
-        within_limits() && ((unpublished > 0 && !back_.refusing()) || charge_bookkeeping());
-    const bool drain = raise || (!charged && !back_.refusing());  // the queue is charged as well
-    if (drain || back_.full()) {
+        within_limits() && ((unpublished > 0 && !back_.queue().refusing()) || charge_bookkeeping());
+    const bool drain =
+        raise || (!charged && !back_.queue().refusing());  // the queue is charged as well
+    if (drain || back_.load().full()) {
       publish();
       unpublished = 0;
       if (drain ? back_.wait_until_drained() : back_.wait_for_room()) {
@@ -124,11 +125,11 @@ bool Session::consume_frame(Status& status) {
         return false;
       }
     }
-    if (!charged || back_.refusing()) {
+    if (!charged || back_.queue().refusing()) {
       if (status = refuse_or_resume(); !status.ok()) return true;
     }
     if (status = consume_command(); !status.ok()) {
-      back_.take_back(frame_.consumed());
+      back_.queue().take_back(frame_.consumed());
       publish();
       return true;
     }
@@ -206,7 +207,7 @@ std::string charged_things(const autograd::Front& front, const runtime::Back& ba
   if (const std::uint64_t errors = back.failures().bytes(); errors > Session::kFreeBookkeeping) {
     text += " and late errors (" + std::to_string(errors) + " bytes)";
   }
-  const std::uint64_t programs = front.totals().memory + back.planned().bytes();
+  const std::uint64_t programs = front.totals().memory + back.queue().planned().bytes();
   if (programs > Session::kFreeBookkeeping) {
     text += " and " + std::to_string(front.amounts().programs) + " functions (" +
             std::to_string(programs) + " bytes with their plans)";
@@ -251,20 +252,20 @@ Status Session::refuse_or_resume() {
         (tape != 0 && bookkeeping() > tape + kMaxTapeExcess)) {
       return beyond_limits();
     }
-    if (!back_.refusing()) back_.refuse(beyond_limits());
+    if (!back_.queue().refusing()) back_.queue().refuse(beyond_limits());
   }
-  if (!back_.refusing()) count_planned();  // forgets plans that nothing can call any more
+  if (!back_.queue().refusing()) count_planned();  // forgets plans that nothing can call any more
   if (charge_bookkeeping()) {
-    if (fits && back_.refusing()) back_.refuse({});
+    if (fits && back_.queue().refusing()) back_.queue().refuse({});
     return {};
   }
   const std::uint64_t unpaid = charge_.unpaid(chargeable());
   const bool covered = charge_.owe(unpaid);
-  if (covered && back_.refusing()) return {};
+  if (covered && back_.queue().refusing()) return {};
   Status status = host_pool().refusal(charged_things(front_, back_, listener_->unread_bytes()),
                                       std::max(unpaid, Charge::kStep));
   if (!covered) return beyond_the_overdraft(status, unpaid);
-  back_.refuse(std::move(status));
+  back_.queue().refuse(std::move(status));
   return {};
 }
 
@@ -312,8 +313,8 @@ Status Session::call(std::uint64_t seq, program::Invocation invocation) {
       return devices_.missing("call", device);
     }
   }
-  if (!back_.planned().is_new(*invocation.program)) {
-    back_.call(seq, std::move(invocation));
+  if (!back_.queue().planned().is_new(*invocation.program)) {
+    back_.queue().call(seq, std::move(invocation));
     return {};
   }
   count_planned();
@@ -324,17 +325,18 @@ Status Session::call(std::uint64_t seq, program::Invocation invocation) {
         checked ? "call" : "call of a program that was not checked for lack of time",
         &program::Amounts::plan_ms, planned, 0, limits_.plan_ms,
         "drop functions, or results of theirs, that you no longer use");
-    back_.failed_call(seq, std::move(refusal), std::move(invocation));
+    back_.queue().failed_call(seq, std::move(refusal), std::move(invocation));
     return {};
   }
-  back_.call(seq, std::move(invocation));
+  back_.queue().call(seq, std::move(invocation));
   count_planned();
   return {};
 }
 
 void Session::count_planned() {
-  planned_ms_.store((front_.totals().checked_ns + back_.planned().forget_unused()) / 1'000'000,
-                    std::memory_order_relaxed);
+  planned_ms_.store(
+      (front_.totals().checked_ns + back_.queue().planned().forget_unused()) / 1'000'000,
+      std::memory_order_relaxed);
 }
 
 void Session::finish_frame(Status status) noexcept {

@@ -133,7 +133,7 @@ TEST(KnownCall, LastsBeyondTheInternerOfTheQueue) {
   Client client(daemon);
   Repeats twice(client, "mul", {kHandle, Argument::of(core::Number::of_float(2))}, false);
   const HandleId x = client.constant({1}, {21});
-  for (int size = 1; size < 3 * static_cast<int>(runtime::Back::kMaxInterned); ++size) {
+  for (int size = 1; size < 3 * static_cast<int>(runtime::QueueWriter::kMaxInterned); ++size) {
     const HandleId wide = client.apply("expand", {h(x)}, {Attribute::of(core::Dims{size})});
     const HandleId narrow =
         client.apply("select", {h(wide)}, {Attribute::of(0), Attribute::of(size - 1)});

@@ -105,7 +105,7 @@ void Session::give_to_successor() {
     next_id_ = taken.next_id;
     taken.next_seq = next_seq_;
     abandoned_upto_ = next_seq_ - 1;
-    back_.take_over(abandoned_upto_);
+    back_.groups().take_over(abandoned_upto_);
     ++takeovers_;
     amounts_ = amounts;
     uploads.swap(uploads_);
@@ -139,17 +139,17 @@ Status Session::constant(std::uint64_t seq, program::Constant constant, program:
   if (devices_.find(constant.device) < 0) {
     return devices_.missing("constant", constant.device);
   }
-  back_.constant(seq, constant.shape, std::move(constant.bytes), std::move(value));
+  back_.queue().constant(seq, constant.shape, std::move(constant.bytes), std::move(value));
   return {};
 }
 
 void Session::fetch(std::uint64_t seq, bool bulk, program::Operand operand) {
-  back_.fetch(seq, bulk, std::move(operand));
+  back_.queue().fetch(seq, bulk, std::move(operand));
 }
 
 runtime::FailureRef Session::refused(std::uint64_t seq, const Status& status) {
-  return back_.failed(seq, status,
-                      core::make_ref<program::Value>(core::DType::kF32, core::Device{}, 0));
+  return back_.queue().failed(seq, status,
+                              core::make_ref<program::Value>(core::DType::kF32, core::Device{}, 0));
 }
 
 void Session::fetch_refused(std::uint64_t seq, bool bulk, const Status& status,
@@ -203,7 +203,7 @@ void Session::publish(std::uint64_t seq, program::Publish publish, program::Oper
     facts.device = value->device;
     facts.shape = operand.geometry->shape;
   }
-  back_.publish_tensor(seq, std::move(facts), std::move(operand), std::move(value));
+  back_.queue().publish_tensor(seq, std::move(facts), std::move(operand), std::move(value));
 }
 
 void Session::published(std::uint64_t seq, const program::Published& published,
@@ -213,10 +213,10 @@ void Session::published(std::uint64_t seq, const program::Published& published,
           ? core::Result<core::Ref<memory::Storage>>(Status(Code::kPermissionDenied, kNobody))
           : publications_.take(published, user_);
   if (!storage.ok()) {
-    (void)back_.failed(seq, storage.status(), std::move(value));
+    (void)back_.queue().failed(seq, storage.status(), std::move(value));
     return;
   }
-  back_.uploaded(seq, std::move(*storage), std::move(value));
+  back_.queue().uploaded(seq, std::move(*storage), std::move(value));
 }
 
 void Session::join(std::uint64_t seq, program::Join join) {
@@ -228,7 +228,7 @@ void Session::join(std::uint64_t seq, program::Join join) {
   constexpr std::uint64_t kMaxMs = 1000ull * 3600 * 24 * 365;
   wanted.timeout = std::chrono::milliseconds(std::min(join.timeout_ms, kMaxMs));
   wanted.who = who();
-  back_.change_group(seq, join.group, std::move(wanted));
+  back_.queue().change_group(seq, join.group, std::move(wanted));
 }
 
 // Names the session in error messages on other ranks.
@@ -237,7 +237,7 @@ std::string Session::who() const {
 }
 
 void Session::leave(std::uint64_t seq, std::uint64_t group) {
-  back_.change_group(seq, group, std::nullopt);
+  back_.queue().change_group(seq, group, std::nullopt);
 }
 
 std::vector<std::uint64_t> Session::failed_rebinds(std::uint64_t root) {

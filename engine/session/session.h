@@ -76,7 +76,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
                              std::uint64_t from, std::uint64_t bytes) override;
 
   void interrupt(std::uint64_t upto) override;
-  void leave_groups(const std::string& why) override { back_.leave_groups(why); }
+  void leave_groups(const std::string& why) override { back_.groups().end_all(why); }
   void take_over(std::function<void(core::Result<engine::TakenOver>)> done) override;
   void snapshot(bool hold, std::function<void(core::Result<program::Image>)> done) override;
   void rest(std::function<void(core::Result<program::Image>)> done) override;
@@ -92,8 +92,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::vector<engine::MemoryUse> memory() const override;
   void reset_peaks() override;
   std::uint64_t completed_upto() const override { return back_.completed_upto(); }
-  std::size_t queued() const override { return back_.queued(); }
-  double wait_seconds() const override { return back_.wait_seconds(); }
+  std::size_t queued() const override { return back_.load().entries(); }
+  double wait_seconds() const override { return back_.load().wait_seconds(); }
   std::size_t handles() const override { return handles_.load(std::memory_order_relaxed); }
   program::Amounts amounts() const override;
   std::uint64_t lane_ns() const override { return lanes_.used_ns(back_); }
@@ -151,12 +151,12 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void take_image() noexcept;
   core::Result<program::Image> make_image();
   void forget_upto(std::uint64_t completed);
-  std::uint64_t bookkeeping() const { return front_.bookkeeping_bytes() + back_.queue_bytes(); }
+  std::uint64_t bookkeeping() const { return front_.bookkeeping_bytes() + back_.load().bytes(); }
   // The memory that is charged: bookkeeping, late errors, programs and their plans, and what waits
   // for the client.
   std::uint64_t chargeable() const {
     return bookkeeping() + back_.failures().bytes() + front_.totals().memory +
-           back_.planned().bytes() + listener_->unread_bytes();
+           back_.queue().planned().bytes() + listener_->unread_bytes();
   }
   bool charge_bookkeeping();
   // Returns true if the next command stays within the limits of handles and tape.
@@ -188,8 +188,10 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void on_continue() override;
   bool on_moving(std::unordered_set<const void*>& kept) override;
   // Sink
-  program::Instruction& instruction(std::uint64_t seq) override { return back_.instruction(seq); }
-  program::Interner& interner() override { return back_.interner(); }
+  program::Instruction& instruction(std::uint64_t seq) override {
+    return back_.queue().instruction(seq);
+  }
+  program::Interner& interner() override { return back_.queue().interner(); }
   core::Status constant(std::uint64_t seq, program::Constant constant,
                         program::ValueRef value) override;
   // Takes the bytes of a finished upload and removes the upload.

@@ -147,7 +147,7 @@ void Session::snapshot(bool hold, std::function<void(core::Result<Image>)> done)
 }
 
 void Session::rest(std::function<void(core::Result<Image>)> done) {
-  if (back_.has_groups()) return done(in_a_group());
+  if (back_.groups().any()) return done(in_a_group());
   picture(After::kRest, std::move(done));
 }
 
@@ -173,16 +173,16 @@ void Session::picture(After after, std::function<void(core::Result<Image>)> done
     }
   }
   if (!refused.ok()) return done(std::move(refused));
-  if (after == After::kHold && back_.has_groups()) {
+  if (after == After::kHold && back_.groups().any()) {
     stops_ = true;
     return;
   }
-  if (after == After::kHold) back_.end_groups();
+  if (after == After::kHold) back_.groups().shut_down();
   pause_for_snapshot();
 }
 
 engine::Rest Session::come_to_rest(bool push) {
-  if (!stops_ && !back_.has_groups()) return engine::Rest::kApart;
+  if (!stops_ && !back_.groups().any()) return engine::Rest::kApart;
   {
     core::MutexLock lock(mu_);
     if (!broken_.ok() || (stops_ && (!pending_snapshot_.done || still_)))
@@ -190,7 +190,7 @@ engine::Rest Session::come_to_rest(bool push) {
     if (!stops_ || (consuming_ && !paused_)) return engine::Rest::kRuns;
   }
   if (!back_.is_quiet()) return engine::Rest::kRuns;
-  if (back_.is_wanted() || (push && back_.groups_busy())) {
+  if (back_.groups().wanted() || (push && back_.groups().busy())) {
     bool goes = false;
     {
       core::MutexLock lock(mu_);
@@ -205,7 +205,7 @@ engine::Rest Session::come_to_rest(bool push) {
 }
 
 engine::Rest Session::stop_here() {
-  if (!stops_ && !back_.has_groups()) return engine::Rest::kApart;
+  if (!stops_ && !back_.groups().any()) return engine::Rest::kApart;
   {
     core::MutexLock lock(mu_);
     if (!broken_.ok() || (stops_ && (!pending_snapshot_.done || still_)))
@@ -273,7 +273,7 @@ void Session::take_image() noexcept {
     picture.done = std::exchange(pending_snapshot_.done, nullptr);
     picture.after = pending_snapshot_.after;
     if (picture.after == After::kRest) {
-      if (image.ok() && back_.has_groups()) image = in_a_group();  // a group was joined meanwhile
+      if (image.ok() && back_.groups().any()) image = in_a_group();  // a group was joined meanwhile
       resting_ = image.ok();
       if (!resting_) picture.after = After::kGoOn;
     }
@@ -304,7 +304,7 @@ core::Result<Image> Session::make_image() {
   image.owner = owner_;
   image.cancelled_below = back_.cancelled_below();
   image.failed = back_.failures().all();
-  if (stops_) image.groups = back_.group_images();
+  if (stops_) image.groups = back_.groups().images();
   runtime::Back::NotRun parts;
   if (!back_.is_drained()) {
     auto entries =
@@ -413,7 +413,7 @@ Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& r
   }
   back_.begin_at(image.next_seq - 1, image.completed(), image.cancelled_below,
                  std::move(image.failed));
-  for (const Image::Group& group : image.groups) back_.restore_group(user_, who(), group);
+  for (const Image::Group& group : image.groups) back_.groups().restore(user_, who(), group);
   TT_RETURN_IF_ERROR(back_.restore_entries(image.entries, *values));
   forgotten_ = image.completed();
   accepted_upto_ = image.next_seq - 1;

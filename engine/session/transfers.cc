@@ -181,9 +181,9 @@ Status Session::uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
   auto storage = take_upload(uploaded, runtime::bytes_of(value->elements, uploaded.dtype));
   if (storage.ok()) {
     (*storage)->described().set(uploaded.dtype, uploaded.shape);
-    back_.uploaded(seq, std::move(*storage), std::move(value));
+    back_.queue().uploaded(seq, std::move(*storage), std::move(value));
   } else {
-    back_.failed(seq, storage.status(), std::move(value));
+    back_.queue().failed(seq, storage.status(), std::move(value));
   }
   return {};
 }

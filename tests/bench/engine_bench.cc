@@ -157,17 +157,17 @@ void bench_back(long n, bool null_mode) {
   Events events;
   runtime::Back back(ops::catalog(), devices, lanes, 1, 0, &events);
   program::ValueRef x = value(), y = value();
-  back.constant(1, {64}, std::string(256, '\0'), x);
-  back.constant(2, {64}, std::string(256, '\0'), y);
+  back.queue().constant(1, {64}, std::string(256, '\0'), x);
+  back.queue().constant(2, {64}, std::string(256, '\0'), y);
   std::uint64_t seq = 2;
   const auto began = Clock::now();
   const double cpu = cpu_ns();
   for (long k = 0; k < n; ++k) {
     program::ValueRef z = value();
     ++seq;
-    back.instruction(seq) = add(seq, x, y, z);
+    back.queue().instruction(seq) = add(seq, x, y, z);
     x = std::move(z);
-    if (back.full()) {
+    if (back.load().full()) {
       back.publish(seq);
       if (back.wait_for_room()) {
         std::unique_lock<std::mutex> lock(events.mu);

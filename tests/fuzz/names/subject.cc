@@ -53,7 +53,7 @@ client::SessionLimits limits() {
 Daemon::Daemon()
     : owner_(next_owner()),
       lock_wait_(lanes()),
-      executor_(ops::catalog(), devices(), lanes(), owner_, 0, lock_wait_),
+      executor_(ops::catalog(), devices(), lanes(), owner_, 0, lock_wait_, groups_),
       front_(ops::catalog(), this) {}
 Daemon::~Daemon() { pending_ = {}; }
 

@@ -44,6 +44,7 @@ class Daemon final : public autograd::Sink {
 
   const memory::OwnerId owner_;
   runtime::LockWait lock_wait_;
+  runtime::SessionGroups groups_{nullptr};
   runtime::Executor executor_;
   program::Interner interner_;
   autograd::Front front_;
