@@ -119,6 +119,11 @@ class CommandStream {
   bool closed() const { return closed_; }
   // The error with which the session was lost. OK if it was not.
   const core::Status& lost_status() const { return lost_; }
+  // A copy of that; thread-safe.
+  core::Status loss() const {
+    core::MutexLock lock(mutex_);
+    return lost_;
+  }
 
   // ---- For Stream
   std::chrono::microseconds pace() const { return pace_; }

@@ -444,6 +444,9 @@ void bind_session(nb::module_& m) {
             s.stream().detach();
           },
           "Cuts the stream.")
+      .def(
+          "raise_lost", [](const PySession& s) { raise_if(s.stream().loss()); },
+          "Raises the loss of the session, if it is lost.")
       .def("idle", [](PySession& s) { s.idle(); })
       .def("synchronize",
            [](PySession& s) {

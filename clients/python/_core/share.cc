@@ -19,7 +19,7 @@ bool signalled() {
 template <class T>
 void check_session(PySession& session, const core::Result<T>& waited) {
   if (!PyErr_Occurred() && !waited.ok() && session.stream().over()) {
-    raise_if(session.synchronize());
+    raise_if(session.stream().loss());
   }
 }
 

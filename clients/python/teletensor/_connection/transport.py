@@ -305,7 +305,7 @@ class Transport(ABC):
         core = self._stream_of()
         if error.end.cut and core is not None and core.over:
             try:
-                core.synchronize()
+                core.raise_lost()
             except SessionLostError as lost:
                 return lost
         return late_error(error)

@@ -342,8 +342,7 @@ class Session(_core.Scope):
         """
         if self._rolled_back is None and self._core.over and not self._closed:
             try:
-                # keep() issues no command here: it only raises the error if the session is over
-                self._core.keep("rollback", None)
+                self._core.raise_lost()
             except SessionLostError as lost:
                 if lost.reason == "rollback":
                     self._rolled_back = lost
