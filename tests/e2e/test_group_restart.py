@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.clients import finish, wait_line
-from support.daemons import keep_address, start_daemons
+from support.daemons import start_daemons
 from support.ranks import start, told, wait_in_collective
 
 pytestmark = pytest.mark.usefixtures("invariants")
@@ -84,10 +84,7 @@ def wanted_of(addresses, count, program, go_on):
 
 
 def start_together(start_daemon, count, *flags):
-    daemons = start_daemons(start_daemon, count, *FLAGS, *flags)
-    for daemon in daemons:
-        keep_address(daemon)
-    return daemons
+    return start_daemons(start_daemon, count, *FLAGS, *flags)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -57,6 +57,15 @@ def tt(each_transport, address):
 # ---------------------------------------------------------------- everywhere
 
 
+def descriptors():
+    """The open descriptors of this process, each with what it refers to."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the list itself
+            found.add((number, os.readlink(f"/proc/self/fd/{number}")))
+    return found
+
+
 class Operations:
     """The interrupted operations, each with a function that cleans up if no signal arrives."""
 
@@ -69,6 +78,8 @@ class Operations:
         self.model = tt.nn.Linear(3, 3)
         self.optimizer = tt.optim.Adam(self.model.parameters())
         self.opened = []
+        # Those of earlier tests, whose sessions may end meanwhile.
+        self.others_descriptors, self.others_threads = descriptors(), set(threading.enumerate())
 
     def upload(self):
         self.tt.tensor(self.small)
@@ -175,11 +186,12 @@ class Operations:
 
         if self.session._shared is not None:
             self.session._shared._ways.clear()  # shared memory for the next upload
-        threads = sorted(t.name for t in threading.enumerate() if t.name != "teletensor-worker")
+        threads = sorted(t.name for t in set(threading.enumerate()) - self.others_threads
+                         if t.name != "teletensor-worker")
         return {
             "memory": self.session.memory()[0]["used"],
             "sessions": len(self.session._admin().sessions()[0]),
-            "descriptors": len(os.listdir("/proc/self/fd")),
+            "descriptors": len(descriptors() - self.others_descriptors),
             "threads": [name for name in threads if not name.startswith("Dummy")],
             "modes": (_core.grad_mode(), _core.inference_mode(), _core.depth(),
                       _core.autocast_state(0), _core.autocast_state(1), _core.default_dtype(),

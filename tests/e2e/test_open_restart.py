@@ -6,17 +6,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.clients import finish, wait_asleep, wait_line
 from support.daemon import wait_until
-from support.daemons import keep_address, start_daemons
+from support.daemons import start_daemons
 from support.ranks import groups, start, told
 
 pytestmark = pytest.mark.usefixtures("invariants")
 
 FLAGS = ("--lease", "240", "--restart", "240", "--rank-grace", "240")
 
-# Rank 1 waits before its round 2 until the file exists.
+# Rank 1 waits before its round 2, when its earlier collectives have ended, until the file exists.
 HEAD = """
 def idle(i):
     if R == 1 and i == 2:
+        tt.synchronize()
         print("idles", flush=True)
         while not os.path.exists("GO_ON"):
             time.sleep(0.01)
@@ -120,8 +121,16 @@ def start_ranks(address, program, go_on, count=3, timeout=600):
 
 
 def wait_in_collective(daemon, rank):
+    """Waits until the rank waits in a collective of the whole world, and does not continue for a while: it may
+    wait for the messages of an earlier one for a moment."""
+    seen = 0
+
     def waits():
-        return any(member["waits"] for group in groups(daemon) for member in group["members"] if member["rank"] == rank)
+        nonlocal seen
+        world = max(groups(daemon), key=lambda group: group["ranks"], default={"members": []})
+        waiting = any(member["waits"] for member in world["members"] if member["rank"] == rank)
+        seen = seen + 1 if waiting else 0
+        return seen >= 20
     wait_until(waits, what=f"rank {rank} waits")
 
 
@@ -158,8 +167,6 @@ def test_all_ranks_in_one_daemon(start_daemon, tmp_path, program):
 
 def start_two(start_daemon, *flags):
     daemons = start_daemons(start_daemon, 2, *FLAGS, *flags)
-    for daemon in daemons:
-        keep_address(daemon)
     return daemons, [daemon.unix for daemon in daemons]
 
 
@@ -192,6 +199,7 @@ net = tt.nn.parallel.DistributedDataParallel(tt.nn.Sequential(tt.nn.Linear(6, 40
 step = tt.optim.Adam(net.parameters(), lr=0.05)
 for i in range(10):
     if i % 2 == R:
+        tt.synchronize()
         print("idles", i, flush=True)
         while not os.path.exists(f"GO_ON.{i}"):
             time.sleep(0.01)

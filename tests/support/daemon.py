@@ -31,6 +31,7 @@ class Daemon:
     the test itself causes (invariants.py)."""
 
     may_say = ()
+    held = None  # the socket that holds its port for peers (daemons.py)
 
     def __init__(self, *flags, env=None, under=(), socket=None, anonymous=True):
         """`under`: the words of a program that runs it. `socket`: a path, whose folder is created.
@@ -165,6 +166,8 @@ class Daemon:
             except subprocess.TimeoutExpired:
                 bad = "SIGTERM did not end it"
         self.kill()
+        if self.held is not None:
+            self.held.close()
         shutil.rmtree(self.folder, ignore_errors=True)
         return bad
 

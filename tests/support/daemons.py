@@ -1,30 +1,35 @@
 """Starts several daemons that are connected to each other."""
 
+import socket
 import string
 
 
-def peer_flags(name, peers, *flags):
+def hold_port():
+    """A socket whose port no other process gets, and at which a daemon can listen: Linux refuses a second
+    use of a port with SO_REUSEADDR only while one of the sockets listens."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
+
+
+def peer_flags(name, peers, *flags, port=0):
     """The flags of a daemon with this name whose peers are "NAME=HOST:PORT,..."."""
-    return ("--peer-name", name, "--peer-listen", "127.0.0.1:0", "--peers", peers, *map(str, flags))
+    return ("--peer-name", name, "--peer-listen", f"127.0.0.1:{port}", "--peers", peers, *map(str, flags))
 
 
 def start_daemons(start, count, *flags, through=None, own=None):
-    """Starts the daemons a, b, ... as peers of each other. start(*flags) starts one
-    (tests/support/daemon.py). `through` converts a daemon's address to the one that its peers are given,
+    """Starts the daemons a, b, ... as peers of each other, which keep their addresses for peers when they are
+    restarted. start(*flags) starts one (tests/support/daemon.py). `through` converts a daemon's address to the one that its peers are given,
     such as that of a proxy. own(name) returns further flags of one daemon."""
     names = string.ascii_lowercase[:count]
     # of two daemons, the one with the smaller name connects to the other
     addresses, daemons = dict.fromkeys(names, "127.0.0.1:0"), []
     for name in reversed(names):
         peers = ",".join(f"{each}={address}" for each, address in addresses.items())
-        daemon = start(*peer_flags(name, peers, *flags, *(own(name) if own else ())))
+        held = hold_port()
+        daemon = start(*peer_flags(name, peers, *flags, *(own(name) if own else ()), port=held.getsockname()[1]))
+        daemon.held = held
         addresses[name] = through(daemon.peers) if through else daemon.peers
         daemons.insert(0, daemon)
     return daemons
-
-
-def keep_address(daemon):
-    """Makes later processes of the daemon listen for peers at the address that it has now."""
-    flags = list(daemon.flags)
-    flags[flags.index("--peer-listen") + 1] = daemon.peers
-    daemon.flags = tuple(flags)
