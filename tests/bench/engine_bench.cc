@@ -120,7 +120,8 @@ void bench_executor(long n, bool null_mode) {
   runtime::Devices devices(std::move(list));
   runtime::Lanes lanes(1);
   runtime::LockWait lock_wait(lanes);
-  runtime::Executor executor(ops::catalog(), devices, lanes, 1, 0, lock_wait);
+  const runtime::SessionGroups groups(nullptr);
+  runtime::Executor executor(ops::catalog(), devices, lanes, 1, 0, lock_wait, groups);
   const memory::SessionTaskScope strand(1);
   program::ValueRef x = value(), y = value();
   const std::string zeros(256, '\0');

@@ -5,8 +5,8 @@ import string
 
 
 def hold_port():
-    """A socket whose port no other process gets, and at which a daemon can listen: Linux refuses a second
-    use of a port with SO_REUSEADDR only while one of the sockets listens."""
+    """Returns a socket that is bound to a port. A daemon can listen at this port, and no other process is
+    given it: with SO_REUSEADDR, Linux allows a second use of a port while none of the sockets listens."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))
@@ -20,8 +20,9 @@ def peer_flags(name, peers, *flags, port=0):
 
 def start_daemons(start, count, *flags, through=None, own=None):
     """Starts the daemons a, b, ... as peers of each other, which keep their addresses for peers when they are
-    restarted. start(*flags) starts one (tests/support/daemon.py). `through` converts a daemon's address to the one that its peers are given,
-    such as that of a proxy. own(name) returns further flags of one daemon."""
+    restarted. start(*flags) starts one (tests/support/daemon.py). `through` converts a daemon's address to
+    the one that its peers are given, such as that of a proxy. own(name) returns further flags of one
+    daemon."""
     names = string.ascii_lowercase[:count]
     # of two daemons, the one with the smaller name connects to the other
     addresses, daemons = dict.fromkeys(names, "127.0.0.1:0"), []

@@ -300,8 +300,8 @@ class Transport(ABC):
         return keeper.wait(self._lease)
 
     def failure(self, error: CallError) -> Exception:
-        """The exception that a bulk call raises in place of `error`: if the session has been lost meanwhile,
-        the loss with its reason."""
+        """The exception that a bulk call raises in place of `error`. If the session is lost, it is the
+        exception of that loss, which names the reason."""
         core = self._stream_of()
         if error.end.cut and core is not None and core.over:
             try:
