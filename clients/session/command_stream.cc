@@ -55,6 +55,12 @@ void CommandStream::wake_sender() {
   }
 }
 
+void CommandStream::limit_rest() {
+  if (origin_.is_parents()) return;
+  MutexLock lock(mutex_);
+  if (link_) link_->limit_rest();
+}
+
 bool CommandStream::next_frame(std::string& frame, double seconds, std::uint64_t stream) {
   using Clock = std::chrono::steady_clock;
   const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(

@@ -65,6 +65,14 @@ class CommandStream {
   bool wait_for(const std::function<bool()>& ready, std::chrono::milliseconds most);
   // Makes the waiting threads call ready() again.
   void wake();
+  // Reports that releases wait to be sent together with another command, or no longer do. If no
+  // other command follows, the writer of a Stream calls `on_pause` after a while.
+  void hold_releases() {
+    if (held_.load(std::memory_order_relaxed)) return;
+    held_.store(true);
+    if (resting_.load() > 0) limit_rest();
+  }
+  void let_releases_go() { held_.store(false, std::memory_order_relaxed); }
   // Returns an error if no more commands are accepted.
   core::Status status() const;
 
@@ -128,11 +136,16 @@ class CommandStream {
   // ---- For Stream
   std::chrono::microseconds pace() const { return pace_; }
   void pause() { on_pause_(); }
+  // Counts the writers that sleep, which a released handle must wake.
+  void rest(int writers) { resting_.fetch_add(writers); }
+  bool holds_releases() const { return held_.load(); }
 
  private:
   // Precondition for these functions: the lock is held.
   // Tells the sender that there may be something to send.
   void wake_sender();
+  // Limits the sleep of the writer, because a release waits. Takes the lock.
+  void limit_rest();
   // Starts the next stream and returns its number.
   std::uint64_t next_stream();
   core::Status diverged(const wire::ErrorEvent& error);
@@ -159,6 +172,8 @@ class CommandStream {
   // Written with mutex_ locked, and read without it by every operator call.
   std::atomic<std::uint64_t> completed_ = 0;
   std::atomic<bool> over_ = false;  // Whether the session is lost or closed.
+  std::atomic<bool> held_ = false;  // Whether releases wait to be sent.
+  std::atomic<int> resting_ = 0;    // Number of writers that sleep.
 };
 
 }  // namespace teletensor::client

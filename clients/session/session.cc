@@ -65,12 +65,12 @@ Session::Session(const SessionLimits& limits)
       limits_(limits),
       programs_(limits.most),
       stream_(limits, recorder_, [this] {
-        if (releases_wait_) tick();
+        if (stream_.holds_releases()) tick();
       }) {
   graph_.largest_result = limits.quota;
   graph_.on_death = [this](program::HandleId id) {
     releases_.push_back(id);
-    releases_wait_.store(true, std::memory_order_relaxed);
+    stream_.hold_releases();
     if (tracer_) tracer_->died(id);
   };
 }
@@ -143,7 +143,7 @@ void Session::issue(const program::Command& command, std::uint32_t made) {
 }
 
 void Session::flush_releases() {
-  releases_wait_.store(false, std::memory_order_relaxed);
+  stream_.let_releases_go();
   for (const std::uint64_t fetch : std::exchange(takens_, {})) {
     begin_command();
     issue(program::Command(program::Taken{fetch}), 0);

@@ -278,7 +278,6 @@ class Session : public autograd::Issuer, public ClientHooks {
   bool recording_ = false;
   Recorder recorder_;
 
-  std::atomic<bool> releases_wait_ = false;
   std::atomic<std::uint64_t> uploads_upto_ = 0;
 
   CommandStream stream_;  // Declared last, because its threads use the other members.

@@ -30,6 +30,9 @@ constexpr std::chrono::nanoseconds kAtOnce{1};
 // Time for which a release waits to be sent together with another command.
 constexpr std::chrono::milliseconds kIdle{200};
 
+// Time for which the writer sleeps if nothing waits to be sent: until it is called.
+constexpr std::chrono::hours kUntilCalled{24};
+
 std::int64_t microseconds(Stream::Duration time) {
   return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
 }
@@ -80,7 +83,15 @@ void Stream::call_writer() {
 }
 
 void Stream::cancel_writer_wakeup() {
-  if (std::exchange(due_, Due::kNothing) != Due::kNothing) alarm_.set(kIdle);
+  if (std::exchange(due_, Due::kNothing) != Due::kNothing) alarm_.set(rest());
+}
+
+void Stream::limit_rest() {
+  if (writer_sleeps_ && due_ == Due::kNothing) alarm_.set(kIdle);
+}
+
+Stream::Duration Stream::rest() const {
+  return commands_.holds_releases() ? Duration(kIdle) : Duration(kUntilCalled);
 }
 
 void Stream::write_one(std::int64_t most) {
@@ -171,7 +182,9 @@ void Stream::write_loop() {
       sleep(commands_.pace());
     } else {
       writer_sleeps_ = true;
-      sleep(kIdle);
+      commands_.rest(1);
+      sleep(rest());
+      commands_.rest(-1);
       writer_sleeps_ = false;
       const bool called = std::exchange(due_, Due::kNothing) != Due::kNothing;
       if (!called) {

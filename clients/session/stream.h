@@ -3,11 +3,11 @@
 // hand-over between threads. In addition there are two threads. The writer sends frames of other
 // threads: the first frame at once, and each further one when the previous one was written and
 // SessionLimits::pace has passed. While frames follow each other and no thread waits, the writer
-// polls once in each such interval; otherwise it sleeps. If a program has several times in a row
-// waited directly after its commands, it is expected to send the next ones itself, and then the
-// writer is not woken but its alarm is postponed. The keeper reads when no other thread has read
-// for a while, so that pings are answered, and credits and asynchronous errors arrive, in programs
-// that only issue commands.
+// polls once in each such interval; otherwise it sleeps until there is something to send. If a
+// program has several times in a row waited directly after its commands, it is expected to send the
+// next ones itself, and then the writer is not woken but its alarm is postponed. The keeper reads
+// when no other thread has read for a while, so that pings are answered, and credits and
+// asynchronous errors arrive, in programs that only issue commands.
 #pragma once
 
 #include <chrono>
@@ -57,6 +57,9 @@ class Stream {
   // Tells the writer that there is something to send. Precondition: the lock of CommandStream is
   // held.
   void call_writer();
+  // Ends the sleep of the writer soon, because a release waits to be sent. Precondition: the lock
+  // of CommandStream is held.
+  void limit_rest();
   // The session continues with another stream; this one takes no more frames. Precondition: the
   // lock is held.
   void retire() { broken_ = true; }
@@ -77,6 +80,8 @@ class Stream {
   void end_write(int done);
   // Cancels the wake-up of the writer, because the waiting thread has sent the frames.
   void cancel_writer_wakeup();
+  // The time for which the writer sleeps if there is nothing to send.
+  Duration rest() const;
   // Lets the writer sleep. Called by the writer thread only.
   void sleep(Duration time) TT_ANNOTATION(no_thread_safety_analysis);
   void read_one(std::int64_t most) TT_ANNOTATION(no_thread_safety_analysis);

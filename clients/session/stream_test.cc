@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <deque>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -385,6 +388,39 @@ TEST_F(StreamTest, ALastReleaseDoesNotWaitForEver) {
     h = constant();
   }
   ASSERT_TRUE(comes(1));
+  {
+    const std::lock_guard lock(session_.api);
+    h = nullptr;
+  }
+  ASSERT_TRUE(comes(2));
+  EXPECT_TRUE(std::holds_alternative<program::Release>(frame(1).commands.at(0)));
+}
+
+// Returns how often the other threads of this process have given up their cores.
+long switches_of_other_threads() {
+  long sum = 0;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (thread.path().filename() == std::to_string(gettid())) continue;
+    std::ifstream status(thread.path() / "status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("voluntary_ctxt_switches:")) sum += std::stol(line.substr(24));
+    }
+  }
+  return sum;
+}
+
+TEST_F(StreamTest, AnIdleStreamSleepsUntilAReleaseWaits) {
+  HandleRef h;
+  {
+    const std::lock_guard lock(session_.api);
+    h = constant();
+  }
+  ASSERT_TRUE(comes(1));
+  // A writer that looks for releases at intervals would never let this loop end.
+  for (long before = -1; before != switches_of_other_threads();) {
+    before = switches_of_other_threads();
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  }
   {
     const std::lock_guard lock(session_.api);
     h = nullptr;

@@ -32,7 +32,9 @@ PySession::~PySession() {
     const WithoutGil released;  // Released, because the writer may wait for the GIL.
     stream().detach();
   }
-  for (std::uint64_t i = 0; i < kSites; ++i) Py_XDECREF(sites_[i].code);
+  // The pages of sites that were never used stay untouched.
+  const std::uint64_t used = std::min(last_seq() + 1, kSites);
+  for (std::uint64_t i = 0; i < used; ++i) Py_XDECREF(sites_[i].code);
 }
 
 core::Result<Var> PySession::run_hook(autograd::HookId hook, const Var& g) {
