@@ -34,7 +34,7 @@ Back::Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::
       collectives_(*this, executor_, groups, session_groups_),
       queue_(*this, catalog, devices, executor_.failures(), chunks_, load_),
       backlog_(catalog),
-      plans_(catalog, devices) {}
+      window_(catalog, devices, executor_, *this) {}
 
 Back::~Back() { stop(); }
 
@@ -185,7 +185,7 @@ void Back::stop() {
   const memory::SessionTaskScope strand(owner_);
   lock_wait_.give_up();
   backlog_.clear();
-  plan_ = nullptr;
+  window_.stop();
   collectives_.clear();
   queue_.clear();
   while (left != nullptr) delete std::exchange(left, left->next);
@@ -300,44 +300,42 @@ bool Back::run_entries() {
   bool more = true;
   while (!stopping_.load(std::memory_order_relaxed)) {
     bool small;
-    Entry* first;  // first entry of the unit
-    if (plan_ != nullptr) {
-      first = window_[plan_->units[unit_].steps[0]];
-    } else {
+    const bool planned = window_.active();
+    if (!planned) {
       look_ahead();
       if (backlog_.empty()) {
         more = false;
         break;
       }
-      if (begin_window()) continue;
-      first = &backlog_.front();
-    }
-    if (plan_ == nullptr && !collectives_.empty()) [[unlikely]] {
-      const Next what = collectives_.next(*first);
-      if (what == Next::kStop) break;
-      if (what == Next::kRan) {
-        pop_front();
-        continue;
+      if (window_.begin(backlog_, queue_.interner_ends())) continue;
+      if (!collectives_.empty()) [[unlikely]] {
+        const Next what = collectives_.next(backlog_.front());
+        if (what == Next::kStop) break;
+        if (what == Next::kRan) {
+          pop_front();
+          continue;
+        }
       }
     }
-    const bool run = first->kind == Entry::Kind::kRun;
-    const std::uint64_t seq = first->instruction.seq;
-    const program::OpId op = run ? first->instruction.op : kNoOp;
-    if (plan_ != nullptr) {
+    Entry& first = planned ? window_.next() : backlog_.front();  // of the next unit
+    const bool run = first.kind == Entry::Kind::kRun;
+    const std::uint64_t seq = first.instruction.seq;
+    const program::OpId op = run ? first.instruction.op : kNoOp;
+    if (planned) {
       small = run_unit();
-    } else if (first->kind == Entry::Kind::kCall) {
-      if (!run_call(*first, began + kPlanTime)) break;
+    } else if (first.kind == Entry::Kind::kCall) {
+      if (!run_call(first, began + kPlanTime)) break;
       small = false;
       pop_front();
     } else {
-      small = run && is_small(first->instruction);
-      if (run_entry(*first)) pop_front();
+      small = run && WindowRun::is_small(first.instruction);
+      if (run_entry(first)) pop_front();
     }
     if (executor_.stopped() || collectives_.blocked()) [[unlikely]]
       break;
     lock_wait_.give_up();  // for an entry that was cancelled while it waited
     ++ran;
-    if (!small || ran % kEntriesPerClock == 0) {
+    if (!small || ran % WindowRun::kEntriesPerClock == 0) {
       const std::uint64_t so_far = core::ns_since(began);
       // The small instructions before this one are not timed separately.
       const std::uint64_t took = so_far - before - (Lanes::given_ns() - given);
@@ -349,6 +347,33 @@ bool Back::run_entries() {
     if (ran >= kPlanEntries) break;
   }
   return more;
+}
+
+// Scans the published entries up to the end of the front entry's window.
+void Back::look_ahead() {
+  while (!backlog_.scan()) {
+    core::MutexLock lock(mu_);
+    if (head_ == nullptr) return;
+    backlog_.add(std::exchange(head_, nullptr), std::exchange(tail_, nullptr));
+  }
+}
+
+bool Back::is_plain(const Entry& entry) {
+  return !entry.refused && !is_interrupted(entry.instruction.seq) &&
+         (collectives_.empty() || !collectives_.must_wait(entry));
+}
+
+bool Back::run_alone(Entry& entry) {
+  const Next what = collectives_.empty() ? Next::kRun : collectives_.next(entry);
+  return what == Next::kRan || (what == Next::kRun && run_entry(entry));
+}
+
+// Runs the next unit of the window's plan. Returns true if it was little work.
+bool Back::run_unit() {
+  bool small = false;
+  if (!window_.run(&small)) return false;
+  while (!backlog_.empty() && backlog_.front().done) pop_front();
+  return small;
 }
 
 void Back::pop_front() {

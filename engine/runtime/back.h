@@ -29,7 +29,7 @@
 #include "engine/runtime/queue_writer.h"
 #include "engine/runtime/session_groups.h"
 #include "engine/runtime/tiers.h"
-#include "engine/runtime/window.h"
+#include "engine/runtime/window_run.h"
 
 namespace teletensor::runtime {
 
@@ -69,7 +69,8 @@ class Back : public Task,
              private Tiers::Member,
              private Groups::Waiter,
              private OpenCollectives::Session,
-             private QueueWriter::Session {
+             private QueueWriter::Session,
+             private WindowRun::Session {
  public:
   // The maximum number of bytes of a Fetch that is not `bulk`.
   static constexpr std::size_t kMaxFetched = std::size_t{1} << 20;
@@ -145,7 +146,7 @@ class Back : public Task,
   void begin_restored();
   const Executor& executor() const { return executor_; }
   Profile& profile() { return executor_.profile(); }
-  const PlanStats& plan_stats() const { return plans_.stats(); }
+  const PlanStats& plan_stats() const { return window_.stats(); }
 
   // Allocates a pinned storage on a device for a thread that does not run the session task. The
   // result is null if there is no room. allocate() calls `done` at once if there is room or nothing
@@ -164,8 +165,6 @@ class Back : public Task,
 
  private:
   enum class Waiting : std::uint8_t { kNo, kRoom, kDrained };
-  // Number of small instructions between two reads of the clock.
-  static constexpr int kEntriesPerClock = 8;
 
   void add_published(Chunk* chunk) TT_REQUIRES(mu_);
   // QueueWriter::Session
@@ -173,10 +172,10 @@ class Back : public Task,
   void charge_ns(std::uint64_t ns) override { charge(ns); }
   bool run_entries();
   void look_ahead();
-  bool begin_window();
-  WindowPlans::Plan& plan_window(std::size_t size);
   bool run_unit();
-  static bool is_small(const program::Instruction& instruction);
+  // WindowRun::Session
+  bool is_plain(const Entry& entry) override;
+  bool run_alone(Entry& entry) override;
   bool yield_to_spiller(bool starved);
   // The reason that other ranks are told.
   static constexpr char kSessionEnds[] = "has ended its session";
@@ -251,15 +250,7 @@ class Back : public Task,
 
   // Used by the session task only.
   Backlog backlog_;
-  // The running window, its plan (null: none) and the index of its next unit.
-  std::vector<Entry*> window_;
-  std::vector<program::Instruction*> window_instructions_;
-  WindowPlans::Plan* plan_ = nullptr;
-  std::size_t unit_ = 0;
-  bool apart_ = false;  // the unit runs instruction by instruction
-  std::vector<program::Instruction*> loop_;
-  WindowPlans plans_;
-  std::uint64_t interner_ends_seen_ = 0;
+  WindowRun window_;
   FailureRef refused_;  // the failure of the last refused entry
   struct Cancelled {
     FailureRef failure;       // of cancelled entries

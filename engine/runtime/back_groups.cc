@@ -82,7 +82,7 @@ bool Back::cancel_call(Entry& entry, const FailureRef& failure, bool root, const
 bool Back::run_call(Entry& entry, core::Clock::time_point until) {
   CallOf caller(*this, entry, until);
   try {
-    return entry.call->run(executor_, plans_.stats(), caller);
+    return entry.call->run(executor_, window_.stats(), caller);
   } catch (const std::bad_alloc&) {
     const auto failure = executor_.failures().make(
         entry.instruction.seq,

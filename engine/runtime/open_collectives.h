@@ -83,8 +83,8 @@ class OpenCollectives {
   // Returns true if no operand is the result of an open collective. Otherwise the session must stop
   // as after kStop.
   bool ready(std::span<const program::Operand> operands);
-  // Returns true if the entry reads the result of an open collective.
-  bool block(const Entry& entry) { return find(entry) != nullptr; }
+  // Returns true if the entry must wait for an open collective.
+  bool must_wait(const Entry& entry) { return find(entry) != nullptr; }
   bool blocked() const { return blocker_ != nullptr; }
   // Returns the collective for which the session must stop, and forgets it; null if there is none.
   OpenCollective* take_blocker() { return std::exchange(blocker_, nullptr); }

@@ -23,7 +23,7 @@ LARGER = {
     ("engine/ops/op.h", "OpDef"): (1, 22),
     ("engine/ops/scalar/steps.h", "Step"): (1, 24),
     ("engine/program/image.h", "Image"): (1, 24),
-    ("engine/runtime/back.h", "Back"): (67, 41),
+    ("engine/runtime/back.h", "Back"): (66, 34),
     ("engine/runtime/executor.h", "Executor"): (70, 35),
     ("engine/runtime/group_epoch.h", "GroupEpoch"): (61, 23),
     ("engine/runtime/program_run.h", "ProgramRun"): (40, 30),
