@@ -1,12 +1,14 @@
 """Daemons that are restarted while a rank waits in a collective that another rank has not called: it stays open."""
 
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.clients import finish, wait_asleep, wait_line
-from support.daemon import wait_until
+from support.daemon import HANG, wait_until
 from support.daemons import start_daemons
+from support.proxy import Proxy
 from support.ranks import groups, start, told
 
 pytestmark = pytest.mark.usefixtures("invariants")
@@ -317,3 +319,75 @@ tell(text, x.tolist())
     go_on.touch()
     (text, x), = told(ranks[1:])
     assert "rank 0 was interrupted" in text and x == [0.0, 1.0, 2.0]
+
+
+# Each rank tells the error that ended the group, or "", and whether its session still works.
+LOSES = """
+x, text = tt.arange(3.0) + R, ""
+try:
+    for i in range(4):
+        idle(i)
+        dist.all_reduce(x)
+        x /= 2
+    x.tolist()
+except (tt.RankLostError, tt.SessionLostError) as error:
+    text = f"{type(error).__name__}: {error}"
+try:
+    s.clear_errors()
+    alive = tt.ones(3).sum().item()
+except tt.SessionLostError:
+    alive = 0.0
+tell(text, alive)
+"""
+
+
+@pytest.mark.parametrize("after", (0, 0.001, 0.003, 0.01, 0.03))
+def test_the_other_daemon_is_killed_during_a_drain(start_daemon, tmp_path, after):
+    """The daemons vote whether the collective can stay open. If one of them ends in between, the group ends with
+    an error that names its rank, and no session of the drained daemon is lost."""
+    (daemons, addresses), go_on = start_two(start_daemon, "--drain", "6", "--peer-patience", "1"), tmp_path / "go_on"
+    ranks = start_ranks(addresses, LOSES, go_on)
+    wait_line(ranks[1], "idles")
+    wait_in_collective(daemons[0], 0)
+    daemons[0].process.send_signal(signal.SIGTERM)
+    time.sleep(after)
+    daemons[1].kill()
+    assert daemons[0].process.wait(HANG) == 0, daemons[0].log
+    assert "event=session_lost" not in daemons[0].log, daemons[0].log
+    for daemon in daemons:
+        daemon.restart()
+    go_on.touch()
+    first, second, third = told(ranks)
+    for text, alive in (first, third):
+        assert text.startswith("RankLostError: ") and "rank 1" in text and alive == 3.0, text
+    assert second[0].startswith(("RankLostError: ", "SessionLostError: ")), second
+
+
+@pytest.mark.parametrize("after", (0, 0.003, 0.03))
+def test_the_link_is_cut_during_a_drain(start_daemon, tmp_path, after):
+    """The daemons connect again and vote again; the collective stays open with the same results."""
+    proxies = []
+
+    def through(address):
+        proxies.append(Proxy(address, tcp=True))
+        return proxies[-1].address
+    daemons, go_on = start_daemons(start_daemon, 2, *FLAGS, "--drain", "6", through=through), tmp_path / "go_on"
+    addresses = [daemon.unix for daemon in daemons]
+    go_on.touch()
+    wanted = told(start_ranks(addresses, "reads", go_on))
+    go_on.unlink()
+    ranks = start_ranks(addresses, "reads", go_on)
+    wait_line(ranks[1], "idles")
+    wait_in_collective(daemons[0], 0)
+    daemons[0].process.send_signal(signal.SIGTERM)
+    time.sleep(after)
+    for proxy in proxies:
+        proxy.cut()
+    assert daemons[0].process.wait(HANG) == 0, daemons[0].log
+    assert "event=session_lost" not in daemons[0].log, daemons[0].log
+    daemons[0].restart()
+    wait_in_collective(daemons[0], 0)
+    go_on.touch()
+    assert told(ranks) == wanted
+    for proxy in proxies:
+        proxy.close()
