@@ -233,7 +233,7 @@ void Leases::take_over(ClientInfo client, LeaseReady ready, LeaseRef of) {
     if (closed_) {
       refused = shutting_down();
     } else if (moved_sessions_.expected(key.first, key.second)) {
-      refused = Status(Code::kAborted,
+      refused = Status(Code::kUnavailable,
                        "session \"" + client.name + "\" is being moved to this daemon just now");
     } else if (!seizure->begin(*this)) {
       refused = Status(Code::kAborted, "session \"" + client.name +

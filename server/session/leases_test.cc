@@ -83,6 +83,17 @@ TEST_F(LeasesTest, AFrameOfTheClientBeforeDoesNotReachASessionOnItsWayToTheNext)
   EXPECT_EQ(books.get(&testing::Books::commands), 2u);
 }
 
+TEST_F(LeasesTest, ANameWhoseSessionArrivesFromAPeerIsUnavailable) {
+  const ClientInfo client = client_of("n");
+  ASSERT_TRUE(leases.moved_sessions().expect("token", client.user, "n"));
+  core::Status refused;
+  leases.take_over(client, [&](const auto& lease) { refused = lease.status(); });
+  EXPECT_EQ(refused.code(), core::Code::kUnavailable);
+  leases.moved_sessions().arrived("token");
+  leases.take_over(client, [&](const auto& lease) { refused = lease.status(); });
+  EXPECT_TRUE(refused.ok()) << refused.message();
+}
+
 TEST_F(LeasesTest, ASessionThatArrivesWhenNobodyIsLetInAnyMoreIsThere) {
   (void)*leases.open(client_of("n"));
   std::promise<core::Status> told;

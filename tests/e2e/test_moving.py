@@ -1,5 +1,6 @@
 """Sessions that move from daemon to daemon: nothing is lost, whatever fails during the move."""
 
+import contextlib
 import functools
 import json
 import signal
@@ -24,7 +25,7 @@ from support.moving import (
     sessions,
 )
 from support.training import digest, trainer
-from teletensor._connection.transport import CallError, open_transport
+from teletensor._connection.transport import CallError, Transport, open_transport
 from teletensor._tools.admin import Admin
 
 pytestmark = pytest.mark.usefixtures("invariants")
@@ -109,6 +110,25 @@ def test_who_asks_for_the_name_is_sent_on(pair, tt):
         assert pair.move("exp", "b")[0] == 0  # back
         assert s.kept()["x"].sum().item() == 6.0 and s.address == pair.a.unix
         s.close()
+
+
+def test_a_client_waits_for_a_session_that_arrives(pair, tt, monkeypatch):
+    """The source may report the end of a move a moment before the target has restored the session."""
+    arrives = CallError(14, 'session "exp" is being moved to this daemon just now')
+    answers, answer_to = [arrives] * 15, Transport._answer_to
+
+    def answer(transport, hello):
+        if answers:
+            raise answers.pop()
+        return answer_to(transport, hello)
+    monkeypatch.setattr(Transport, "_answer_to", answer)
+    with tt.connect(pair.a.unix, name="exp", fresh=True) as s:
+        assert tt.ones(3).sum().item() == 3.0
+        s.close()
+    answers.extend([arrives] * 1000)
+    with contextlib.closing(open_transport(pair.a.unix, timeout=0.3)) as transport, \
+            pytest.raises(tt.RefusedError, match='refused: session "exp" is being moved to this daemon'):
+        transport.hello(b"client", "exp", 0)
 
 
 def test_a_training_that_moves_ten_times_has_the_same_bits(pair, tmp_path):

@@ -408,10 +408,10 @@ class Transport(ABC):
     def _first_reply(self, hello: bytes) -> Message:
         """The daemon's answer to Hello. Raises RefusedError or SessionLostError.
 
-        If the daemon cannot be reached, the cause is reported at once, with two exceptions: if nothing
+        If the daemon cannot be reached, the cause is reported at once, with three exceptions: if nothing
         listens at the address, the call is repeated for a moment, because the daemon may be about to start;
-        and if the daemon is shutting down, it is repeated for the whole timeout, because the daemon may be
-        restarting.
+        and it is repeated for the whole timeout if the daemon is shutting down, because it may be
+        restarting, or if the session is being moved to the daemon.
         """
         began = time.monotonic()
         for tries in itertools.count(1):
@@ -421,12 +421,15 @@ class Transport(ABC):
                 failed = error
             if not failed.unreachable:
                 raise RefusedError(self._refusal(failed))
-            fault = self.fault()
+            arrives = "is being moved to this daemon" in str(failed)
+            fault = None if arrives else self.fault()
             self.restarting |= fault is None and "shutting down" in str(failed)
-            if self.restarting:
+            if self.restarting or arrives:
                 patient = time.monotonic() - began < self._timeout
             else:
                 patient = tries < _STARTING_TRIES and (fault is None or fault.absent)
+            if arrives and not patient:
+                raise RefusedError(self._refusal(failed))
             if failed.code == _DEADLINE or not patient:
                 raise self._unreachable(fault or failed)
             time.sleep(_STARTING_PAUSE)
