@@ -491,8 +491,7 @@ Status Session::synchronize() {
 
 Status Session::wait_until(const std::function<bool()>& ready) {
   TT_RETURN_IF_ERROR(block([&] { return ready() || !stream_.lost_status().ok(); }));
-  MutexLock lock(stream_.mutex());
-  return stream_.lost_status();
+  return stream_.loss();
 }
 
 void Session::unwanted(std::uint64_t seq) {

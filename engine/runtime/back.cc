@@ -418,7 +418,7 @@ bool Back::run_entry(Entry& entry) {
   Instruction& instruction = entry.instruction;
   FailureRef failure;
   bool root = false;
-  if (entry.refused || instruction.seq < cancel_below_.load(std::memory_order_relaxed)) {
+  if (entry.refused || is_interrupted(instruction.seq)) {
     for (const Operand& operand : instruction.operands) {
       if (operand.value && operand.value->failure) failure = operand.value->failure;
     }

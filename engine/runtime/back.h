@@ -134,9 +134,9 @@ class Back : public Task,
   };
   // Returns the index of a value in an image.
   using IndexOf = std::function<program::Image::Index(const program::Value&)>;
-  // What has not run because it waits for other ranks. Without `index_of`, only checks whether an
-  // image can contain it, and returns UNIMPLEMENTED if not. Precondition: is_quiet(), and the
-  // session's groups do not change any more.
+  // Returns the entries that have not run because they wait for other ranks. Without `index_of`, it
+  // only checks whether an image can contain them, and returns UNIMPLEMENTED if not. Precondition:
+  // is_quiet(), and the session's groups do not change any more.
   core::Result<std::vector<program::Image::Entry>> entries(const IndexOf& index_of,
                                                            NotRun& parts) const;
   // Appends these entries, which run after begin_restored(). INVALID_ARGUMENT if the image is

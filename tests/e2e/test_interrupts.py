@@ -78,7 +78,7 @@ class Operations:
         self.model = tt.nn.Linear(3, 3)
         self.optimizer = tt.optim.Adam(self.model.parameters())
         self.opened = []
-        # Those of earlier tests, whose sessions may end meanwhile.
+        # The sessions of earlier tests may end meanwhile, so their descriptors and threads are not counted.
         self.others_descriptors, self.others_threads = descriptors(), set(threading.enumerate())
 
     def upload(self):

@@ -31,7 +31,8 @@ def between(session, monkeypatch, act):
 
 @pytest.mark.parametrize("written_before", [True, False])
 def test_the_client_attaches_again(start_daemon, tt, monkeypatch, written_before):
-    """The file has the attach counter from before that Attach, or the counter of that Attach."""
+    """The session file was written earlier than that Attach, or later, so its attach counter is smaller than
+    the client's, or the same."""
     daemon = start_daemon(*FLAGS)
     proxy = Proxy(daemon.socket)
     with tt.connect(proxy.address, name="exp").as_current() as s:

@@ -35,8 +35,7 @@ from .reattach import GONE, Attached, AttachError, End, Keeper
 if TYPE_CHECKING:
     from .reach import Fault
 
-__all__ = ["PERMISSION_DENIED", "CallError", "Greeting", "Transport", "device_number", "late_error",
-           "open_transport"]
+__all__ = ["PERMISSION_DENIED", "CallError", "Greeting", "Transport", "device_number", "open_transport"]
 
 PERMISSION_DENIED = 7
 
@@ -308,7 +307,7 @@ class Transport(ABC):
                 core.raise_lost()
             except SessionLostError as lost:
                 return lost
-        return late_error(error)
+        return _late_error(error)
 
     def staged(self, key: int, give_up: bool = False) -> tuple[int, int]:
         """The number of bytes of an interrupted upload that the daemon has received, and the number of the
@@ -428,10 +427,8 @@ class Transport(ABC):
                 patient = time.monotonic() - began < self._timeout
             else:
                 patient = tries < _STARTING_TRIES and (fault is None or fault.absent)
-            if arrives and not patient:
-                raise RefusedError(self._refusal(failed))
             if failed.code == _DEADLINE or not patient:
-                raise self._unreachable(fault or failed)
+                raise RefusedError(self._refusal(failed)) if arrives else self._unreachable(fault or failed)
             time.sleep(_STARTING_PAUSE)
             self.connect_again()
         raise AssertionError("not reached")
@@ -505,7 +502,7 @@ class Transport(ABC):
         except CallError as error:
             if error.unreachable:
                 raise self._unreachable(self.fault() or error) from None
-            raise late_error(error) from None
+            raise _late_error(error) from None
 
     def drop(self) -> None:
         """Ends the session at once, without waiting for queued commands, and closes the connection."""
@@ -528,7 +525,7 @@ def device_number(device: _core.device) -> int:
     return _DEVICE_KINDS[device.type] * 256 + (device.index or 0)
 
 
-def late_error(error: CallError) -> Exception:
+def _late_error(error: CallError) -> Exception:
     """The exception that a bulk call raises in place of `error`."""
     text = str(error)
     if error.word == "streams":
