@@ -55,11 +55,11 @@ daemon: | packages
 	  -r $(REQUIREMENTS)/docs.txt -r $(REQUIREMENTS)/wheels.txt
 	@touch $@
 
-# All environments install one wheel, which is built from the checkout. Its flags are those of the
-# daemon's build, so that ccache shares the objects.
+# All environments install one wheel, which is built from the checkout. Its flags and the name of its
+# compiler are those of the daemon's build, so that ccache shares the objects.
 build/wheels/.stamp: $(CLIENT_SOURCES) .venv/.tools
 	rm -rf build/wheels && mkdir -p build/wheels
-	CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/pip wheel \
+	CXX=$${CXX:-c++} CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/pip wheel \
 	  $(PIP_FLAGS) --no-deps --no-build-isolation --config-settings=build-dir=$(CURDIR)/build/python \
 	  --config-settings=cmake.define.TELETENSOR_TOGETHER_DIR=$(CURDIR)/build/together \
 	  --config-settings=cmake.define.TELETENSOR_WERROR=$(if $(CI),ON,OFF) -w build/wheels ./clients/python

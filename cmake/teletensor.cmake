@@ -40,45 +40,59 @@ if(TELETENSOR_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(tt_flags INTERFACE -Wno-maybe-uninitialized)  # wrong at -O1
 endif()
 
-option(TELETENSOR_TOGETHER "Compile up to eight files of a library at once" ON)
+# Flags of the libraries that the Python client's module contains, in the daemon's build as well, so
+# that ccache shares the objects. Thread-local variables of a shared library are found without a
+# function call.
+add_library(tt_client_flags INTERFACE)
+include(CheckCXXCompilerFlag)
+check_cxx_compiler_flag(-mtls-dialect=gnu2 TELETENSOR_TLS_DESCRIPTORS)
+if(TELETENSOR_TLS_DESCRIPTORS)
+  target_compile_options(tt_client_flags INTERFACE -mtls-dialect=gnu2)
+endif()
+
+option(TELETENSOR_TOGETHER "Compile several files of a library at once" ON)
 set(TELETENSOR_TOGETHER_DIR "${CMAKE_BINARY_DIR}/together" CACHE PATH
     "Where the files that include others are written; the same for two builds that share ccache")
 
-# tt_together(OUT NAME SOURCES...)
+# tt_together(OUT NAME SIZE SOURCES...)
 #
-# Sets OUT to files that each include up to eight of SOURCES. Most of the compile time is spent on
+# Sets OUT to files that each include up to SIZE of SOURCES. Most of the compile time is spent on
 # headers, mainly those of gRPC, which are then read once. Therefore names in anonymous namespaces
 # must be unique within a library.
-function(tt_together out name)
+function(tt_together out name size)
   set(sources ${ARGN})
   if(TELETENSOR_TOGETHER)
     set(sources)
     list(LENGTH ARGN count)
     set(at 0)
     while(at LESS count)
-      list(SUBLIST ARGN ${at} 8 part)
+      list(SUBLIST ARGN ${at} ${size} part)
       list(TRANSFORM part REPLACE "^${TELETENSOR_ROOT}/" "")
       list(TRANSFORM part REPLACE "(.+)" "#include \"\\1\"\n")
       string(JOIN "" text ${part})
       set(file "${TELETENSOR_TOGETHER_DIR}/${name}_${at}.cc")
       file(CONFIGURE OUTPUT "${file}" CONTENT "${text}" @ONLY)
       list(APPEND sources "${file}")
-      math(EXPR at "${at} + 8")
+      math(EXPR at "${at} + ${size}")
     endwhile()
   endif()
   set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 
-# tt_library(NAME FOLDER [APART] [LINKS...] [ROOMS FOLDERS...] [PRIVATE LINKS...] [TEST LINKS...])
+# tt_library(NAME FOLDER [LINKS...] [TOGETHER SIZE] [ROOMS FOLDERS...] [PRIVATE LINKS...]
+#            [TEST LINKS...])
 #
 # Defines the static library NAME from FOLDER's *.cc (without *_test.cc and main.cc), or an
 # interface library if there are none. FOLDER's *_test.cc become one executable, <NAME without
-# tt_>_test, which ctest runs with the label `unit`. ROOMS
-# names folders within FOLDER whose files belong to the same library. With APART, each file is
-# compiled separately.
+# tt_>_test, which ctest runs with the label `unit`. ROOMS names folders within FOLDER whose files
+# belong to the same library. TOGETHER is the number of files that are compiled at once (default: 8).
+# A file that Highway compiles once per instruction set is compiled separately.
 # The links are the layer rules of the project, which tests/policy also checks.
 function(tt_library name folder)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "APART" "" "ROOMS;PRIVATE;TEST")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "TOGETHER" "ROOMS;PRIVATE;TEST")
+  if(NOT arg_TOGETHER)
+    set(arg_TOGETHER 8)
+  endif()
   set(links ${arg_UNPARSED_ARGUMENTS})
   set(base "${TELETENSOR_ROOT}/${folder}")
   set(patterns "${base}/*.cc")
@@ -90,10 +104,16 @@ function(tt_library name folder)
   list(FILTER sources EXCLUDE REGEX "(_test|/main)\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   if(sources)
-    if(NOT arg_APART)
-      tt_together(sources ${name} ${sources})
-    endif()
-    add_library(${name} STATIC ${sources})
+    set(apart)
+    foreach(source ${sources})
+      file(STRINGS "${source}" targets REGEX "hwy/foreach_target" LIMIT_COUNT 1)
+      if(targets)
+        list(APPEND apart "${source}")
+      endif()
+    endforeach()
+    list(REMOVE_ITEM sources ${apart} "")
+    tt_together(sources ${name} ${arg_TOGETHER} ${sources})
+    add_library(${name} STATIC ${sources} ${apart})
     set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_link_libraries(${name} PUBLIC tt_flags ${links} PRIVATE ${arg_PRIVATE})
   else()
@@ -124,17 +144,19 @@ endfunction()
 
 # The libraries that the Python client's build shares. They depend on the standard library only.
 macro(tt_client_libraries)
-  tt_library(tt_core engine/core)
-  tt_library(tt_program engine/program tt_core)
+  tt_library(tt_core engine/core PRIVATE tt_client_flags)
+  tt_library(tt_program engine/program tt_core PRIVATE tt_client_flags)
   tt_library(tt_ops engine/ops tt_program
-             ROOMS pointwise reduction nn linalg windows arrangement random)
-  tt_library(tt_autograd engine/autograd tt_ops)
-  tt_library(tt_passes engine/passes tt_ops)
-  # Apart: with canonical.cc in its unit the compiler inlines less in the reader of frames, which then
+             ROOMS pointwise reduction nn linalg windows arrangement random PRIVATE tt_client_flags)
+  tt_library(tt_autograd engine/autograd tt_ops ROOMS trace PRIVATE tt_client_flags)
+  tt_library(tt_passes engine/passes tt_ops PRIVATE tt_client_flags)
+  # With canonical.cc in its unit the compiler inlines less in the reader of frames, which then
   # executes 7 % more instructions.
-  tt_library(tt_wire proto/wire APART tt_program tt_core TEST ${TELETENSOR_WIRE_TEST_LINKS})
-  tt_library(tt_client clients/session tt_autograd tt_passes tt_wire)
-  tt_library(tt_torch clients/torch tt_client)
+  tt_library(tt_wire proto/wire TOGETHER 1 tt_program tt_core PRIVATE tt_client_flags
+             TEST ${TELETENSOR_WIRE_TEST_LINKS})
+  tt_library(tt_client clients/session tt_autograd tt_passes tt_wire
+             ROOMS stream frames transforms PRIVATE tt_client_flags)
+  tt_library(tt_torch clients/torch tt_client ROOMS rows PRIVATE tt_client_flags)
 endmacro()
 
 # Defines _wire, gRPC behind the C interface of clients/wire: a module that is loaded by its path.

@@ -16,18 +16,18 @@
 #include <utility>
 #include <vector>
 
-#include "engine/core/activity.h"
 #include "engine/core/dtype.h"
 #include "engine/core/geometry.h"
 #include "engine/core/status.h"
 #include "engine/ops/op.h"
+#include "engine/program/activity.h"
 #include "engine/program/amounts.h"
 #include "engine/program/command.h"
 #include "engine/program/image.h"
 #include "engine/program/inventory.h"
 #include "engine/program/timeline.h"
-#include "engine/runtime/fabric.h"
-#include "engine/runtime/group_facts.h"
+#include "engine/runtime/groups/fabric.h"
+#include "engine/runtime/groups/group_facts.h"
 
 namespace teletensor::engine {
 
@@ -385,7 +385,7 @@ class Engine {
   virtual std::vector<MemoryUse> memory() const = 0;
   virtual std::vector<Accelerator> accelerators() const { return {}; }
   // The activity of each accelerator.
-  virtual std::vector<std::pair<core::Device, core::Activity>> activity() const { return {}; }
+  virtual std::vector<std::pair<core::Device, program::Activity>> activity() const { return {}; }
   virtual Moved moved() const { return {}; }
   virtual std::vector<Publication> publications() const { return {}; }
   virtual std::vector<runtime::GroupFacts> groups() { return {}; }

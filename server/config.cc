@@ -20,7 +20,7 @@ constexpr void refuse_unless(bool right) {
 #include <map>
 
 #include "server/access/tokens.h"
-#include "server/base/users.h"
+#include "server/base/os/users.h"
 #include "server/peer_settings.h"
 
 namespace teletensor::server {

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "server/base/listen.h"
+#include "server/base/os/listen.h"
 #include "server/peer_settings.h"
 #include "server/testing.h"
 

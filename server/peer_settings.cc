@@ -1,6 +1,6 @@
 #include "server/peer_settings.h"
 
-#include "server/base/listen.h"
+#include "server/base/os/listen.h"
 #include "server/peer/peer_codec.h"
 
 namespace teletensor::server {

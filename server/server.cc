@@ -14,11 +14,11 @@
 
 #include "engine/core/threads.h"
 #include "server/access/grpc_server.h"
-#include "server/base/listen.h"
-#include "server/base/notify.h"
-#include "server/base/private_files.h"
+#include "server/base/os/listen.h"
+#include "server/base/os/notify.h"
+#include "server/base/os/private_files.h"
+#include "server/base/os/spare_threads.h"
 #include "server/base/secrets.h"
-#include "server/base/spare_threads.h"
 
 namespace teletensor::server {
 

@@ -15,8 +15,8 @@
 #include "clients/cpp/hello.h"
 #include "clients/cpp/route.h"
 #include "clients/session/session.h"
-#include "clients/session/share.h"
-#include "clients/session/stream.h"
+#include "clients/session/stream/share.h"
+#include "clients/session/stream/stream.h"
 
 namespace teletensor::client {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "clients/cpp/credentials.h"
-#include "clients/session/channel.h"
+#include "clients/session/stream/channel.h"
 
 namespace teletensor::client {
 

@@ -13,7 +13,7 @@
 #include "clients/cpp/keeper.h"
 #include "clients/cpp/route.h"
 #include "clients/session/session.h"
-#include "clients/session/stream.h"
+#include "clients/session/stream/stream.h"
 
 namespace teletensor::client {
 

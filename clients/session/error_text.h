@@ -5,7 +5,7 @@
 #include <string>
 
 #include "clients/session/client_hooks.h"
-#include "clients/session/late_errors.h"
+#include "clients/session/frames/late_errors.h"
 
 namespace teletensor::client {
 

@@ -73,7 +73,7 @@ core::Result<std::vector<HandleRef>> Session::resume(std::uint64_t next_seq,
   }
   auto handles = autograd::restore(graph_, inventory);
   if (!handles.ok()) return handles;
-  // The inventory does not tell which of the tensors are published and may be written by others.
+  // The inventory does not tell which of the tensors are published. Other sessions may write those.
   for (const HandleRef& h : *handles) h->cell->shared = true;
   handles_ = inventory.items.size();
   for (const auto& [name, id] : inventory.names) kept_.insert(name);

@@ -152,7 +152,7 @@ void ValueReads::add(autograd::Handle& h, std::string_view bytes) {
   h.cell->known = std::move(known);
 }
 
-// ---------------------------------------------------------------- values that follow from others
+// ------------------------------------------------------- values that follow from other values
 
 namespace {
 
@@ -257,7 +257,7 @@ std::string ValueReads::computed(Derive operation, core::DType dtype,
   return bytes_of(std::optional<T>(static_cast<T>(result)));
 }
 
-// Sums, differences and products of integers are exact modulo a power of two. Those of
+// Sums, differences and products of integers are exact modulo a power of two; the results for
 // floating-point numbers have exactly one correctly rounded result (IEEE 754), which the kernels of
 // the CPU compute for each op, alone or fused with other ops. A GPU may contract fused ops.
 std::string ValueReads::arithmetic(Derive operation, std::span<const ops::Var> arguments,

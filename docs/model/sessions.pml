@@ -69,7 +69,7 @@ hidden mtype broken; /* the property that an assertion found violated */
   if :: (holds) -> skip :: else -> broken = property; printf("broken: %e\n", property); assert(false) fi
 #endif
 
-/* ---- a client: clients/session/command_stream.cc and clients/python/teletensor/_connection/reattach.py ---- */
+/* ---- a client: clients/session/frames/command_stream.cc and clients/python/teletensor/_connection/reattach.py ---- */
 mtype = { ABSENT, GREETING, OPENING, SERVED, AWAY, ATTACHING, LOST };
 typedef Client {
   mtype phase = ABSENT;
@@ -119,7 +119,7 @@ bit taken[LEASES + 1];  /* records of retired leases of this daemon (Leases::rem
 bit was_taken[LEASES + 1]; /* the same for all daemons; for LOST_FOR_A_REASON */
 bit fenced[LEASES + 1]; /* the engine was asked where the next client begins; for NO_FENCED_FRAME */
 
-/* server/session/lease.h: state of the lease that has the session */
+/* server/session/leases/lease.h: state of the lease that has the session */
 byte attach;
 bit awaited, restored;
 byte stream = NONE; /* its stream */
@@ -135,7 +135,7 @@ byte pending, pending_of; /* a frame that is not consumed, and the lease that se
 byte made_by[MAX + 1];    /* the lease whose client issued a command */
 bit still, held;          /* the session is paused for a snapshot; permanently, in a drain */
 
-/* server/session/leases.cc: a take-over in progress */
+/* server/session/leases/leases.cc: a take-over in progress */
 mtype = { NOT, RETIRED, ASKED, ANSWERED };
 mtype taking = NOT;
 byte taker, from, start;
@@ -351,7 +351,7 @@ end:
   od
 }
 
-/* ---- streams of the daemon: server/stream/run_stream.cc and server/session/lease.cc -------------------------- */
+/* ---- streams of the daemon: server/stream/run_stream.cc and server/session/leases/lease.cc -------------------------- */
 /* Lease::join, of a Run call with a token and an attach counter */
 inline join(s) {
   if
@@ -450,7 +450,7 @@ end:
   od
 }
 
-/* ---- the table of leases, and Attach: server/session/leases.cc, server/stream/service.cc -------------------- */
+/* ---- the table of leases, and Attach: server/session/leases/leases.cc, server/stream/service.cc -------------------- */
 /* Lease::attach */
 inline attach_of(me, counter) {
   if

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "engine/backends/backend.h"
-#include "engine/core/activity.h"
 #include "engine/memory/on_behalf.h"
+#include "engine/program/activity.h"
 
 namespace teletensor::backends {
 
@@ -24,7 +24,7 @@ class Accelerator : public Backend {
     std::array<std::uint64_t, 2> uuid{};
   };
   virtual Facts facts() const = 0;
-  virtual core::Activity activity() const = 0;
+  virtual program::Activity activity() const = 0;
 
   // Clears memory that session `from` has released, for use by session `to`. The clearing runs
   // after all work that `from` has queued.

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "engine/collective/tree.h"
+#include "engine/collective/exchange/tree.h"
 
 namespace teletensor::collective {
 

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "engine/collective/cut.h"
-#include "engine/collective/exchange.h"
-#include "engine/collective/point_to_point.h"
+#include "engine/collective/exchange/exchange.h"
+#include "engine/collective/exchange/point_to_point.h"
 
 namespace teletensor::collective {
 

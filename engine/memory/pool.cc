@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "engine/memory/shared_pages.h"
+#include "engine/memory/blocks/shared_pages.h"
 
 namespace teletensor::memory {
 namespace {

@@ -20,7 +20,7 @@
 #include "engine/core/ref.h"
 #include "engine/core/status.h"
 #include "engine/memory/account.h"
-#include "engine/memory/device_pool.h"
+#include "engine/memory/blocks/device_pool.h"
 #include "engine/memory/disk.h"
 #include "engine/memory/on_behalf.h"
 #include "engine/memory/storage.h"

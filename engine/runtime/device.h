@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "engine/backends/accelerator.h"
-#include "engine/memory/device_pool.h"
-#include "engine/memory/size_class.h"
-#include "engine/memory/source.h"
+#include "engine/memory/blocks/device_pool.h"
+#include "engine/memory/blocks/size_class.h"
+#include "engine/memory/blocks/source.h"
 #include "engine/ops/op.h"
 
 namespace teletensor::runtime {

@@ -9,7 +9,7 @@
 #include "engine/core/mutex.h"
 #include "engine/core/status.h"
 #include "engine/memory/sharing.h"
-#include "engine/runtime/lanes.h"
+#include "engine/runtime/lanes/lanes.h"
 #include "engine/runtime/shared_locks.h"
 
 namespace teletensor::runtime {

@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "engine/core/clock.h"
-#include "engine/runtime/lanes.h"
+#include "engine/runtime/lanes/lanes.h"
 
 namespace teletensor::runtime {
 namespace {

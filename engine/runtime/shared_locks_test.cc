@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/runtime/back.h"
+#include "engine/runtime/back/back.h"
 #include "engine/runtime/kit_test.h"
-#include "engine/runtime/lanes.h"
+#include "engine/runtime/lanes/lanes.h"
 
 namespace teletensor::runtime {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/core/folder_test.h"
-#include "engine/runtime/back.h"
+#include "engine/runtime/back/back.h"
 #include "engine/runtime/kit_test.h"
 
 namespace teletensor::runtime {

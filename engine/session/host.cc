@@ -62,8 +62,8 @@ std::vector<engine::Accelerator> Host::accelerators() const {
   return found;
 }
 
-std::vector<std::pair<core::Device, core::Activity>> Host::activity() const {
-  std::vector<std::pair<core::Device, core::Activity>> found;
+std::vector<std::pair<core::Device, program::Activity>> Host::activity() const {
+  std::vector<std::pair<core::Device, program::Activity>> found;
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     const backends::Accelerator* const each = devices_.at(i).accelerator();
     if (each != nullptr) found.emplace_back(each->device(), each->activity());

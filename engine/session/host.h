@@ -9,8 +9,8 @@
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
 #include "engine/runtime/device.h"
-#include "engine/runtime/group_adder.h"
-#include "engine/runtime/lanes.h"
+#include "engine/runtime/groups/group_adder.h"
+#include "engine/runtime/lanes/lanes.h"
 #include "engine/runtime/publications.h"
 #include "engine/runtime/tiers.h"
 #include "engine/session/restored_storages.h"
@@ -32,7 +32,7 @@ class Host final : public engine::Engine {
   std::vector<core::Device> devices() const override;
   int lanes() const override { return lanes_.count(); }
   std::vector<engine::Accelerator> accelerators() const override;
-  std::vector<std::pair<core::Device, core::Activity>> activity() const override;
+  std::vector<std::pair<core::Device, program::Activity>> activity() const override;
   std::vector<engine::MemoryUse> memory() const override;
   void release_idle() override;
   runtime::Fabric::Receiver* connect(runtime::Fabric& fabric) override {

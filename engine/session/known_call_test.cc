@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "engine/runtime/back.h"
+#include "engine/runtime/back/back.h"
 #include "engine/session/client_test.h"
 
 namespace teletensor::session {

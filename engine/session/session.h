@@ -19,7 +19,7 @@
 #include "engine/autograd/front.h"
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
-#include "engine/runtime/back.h"
+#include "engine/runtime/back/back.h"
 #include "engine/session/charge.h"
 #include "engine/session/restored_storages.h"
 #include "engine/session/shares.h"

@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "engine/memory/size_class.h"
+#include "engine/memory/blocks/size_class.h"
 #include "engine/session/client_test.h"
 
 namespace teletensor::session {

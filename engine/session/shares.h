@@ -12,7 +12,7 @@
 #include "engine/engine.h"
 #include "engine/memory/pool.h"
 #include "engine/memory/storage.h"
-#include "engine/runtime/executor.h"
+#include "engine/runtime/execute/executor.h"
 
 namespace teletensor::session {
 

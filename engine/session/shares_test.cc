@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "engine/memory/source.h"
+#include "engine/memory/blocks/source.h"
 
 namespace teletensor::session {
 namespace {

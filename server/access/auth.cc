@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "server/base/os/users.h"
 #include "server/base/secrets.h"
-#include "server/base/users.h"
 
 namespace teletensor::server {
 

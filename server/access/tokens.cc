@@ -7,9 +7,9 @@
 #include <ctime>
 #include <filesystem>
 
-#include "server/base/private_files.h"
+#include "server/base/os/private_files.h"
+#include "server/base/os/users.h"
 #include "server/base/secrets.h"
-#include "server/base/users.h"
 
 namespace teletensor::server {
 

@@ -33,7 +33,7 @@ void fill(const engine::MemoryUse& use, v1::MemoryUse& out) {
   out.set_device_held(use.device_held);
 }
 
-void fill(core::Device device, const core::Activity& did, v1::DeviceActivity& out) {
+void fill(core::Device device, const program::Activity& did, v1::DeviceActivity& out) {
   out.set_device(core::to_string(device));
   out.set_busy_seconds(did.busy_seconds());
   out.set_in_flight(did.in_flight);

@@ -17,7 +17,7 @@
 #include "engine/core/mutex.h"
 #include "server/access/rights.h"
 #include "server/admin/overview.h"
-#include "server/session/leases.h"
+#include "server/session/leases/leases.h"
 
 namespace teletensor::server {
 

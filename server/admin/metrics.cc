@@ -200,7 +200,7 @@ void add_disk(Page& page, const Overview& all, const engine::Moved& moved) {
            number(moved.failures), MetricType::Counter);
 }
 
-using Activities = std::vector<std::pair<core::Device, core::Activity>>;
+using Activities = std::vector<std::pair<core::Device, program::Activity>>;
 
 // Activity of GPUs. The operators that run on the host are those of the catalog without a kernel,
 // so there are few labels.
@@ -220,7 +220,7 @@ void add_accelerators(Page& page, const Activities& all) {
       }
     }
   };
-  using Did = const core::Activity&;
+  using Did = const program::Activity&;
   one("teletensor_device_busy_seconds_total",
       "Time of GPUs in batches of work that have ended; two at once count twice.",
       MetricType::Counter, [](Did did) { return did.busy_seconds(); });

@@ -8,7 +8,7 @@
 #include "server/access/auth.h"
 #include "server/admin/health_probe.h"
 #include "server/admin/overview.h"
-#include "server/session/leases.h"
+#include "server/session/leases/leases.h"
 
 namespace teletensor::server {
 

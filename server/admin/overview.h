@@ -10,7 +10,7 @@
 #include "server/access/rights.h"
 #include "server/peer/peers.h"
 #include "server/rendezvous/key_stores.h"
-#include "server/session/leases.h"
+#include "server/session/leases/leases.h"
 #include "server/state/state_use.h"
 
 namespace teletensor::server {

@@ -17,7 +17,7 @@
 #include "server/admin/metrics.h"
 #include "server/admin/overview.h"
 #include "server/admin/state_json.h"
-#include "server/base/listen.h"
+#include "server/base/os/listen.h"
 #include "server/base/secrets.h"
 #include "server/net/assets.h"
 #include "server/net/bounded_server.h"

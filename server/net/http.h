@@ -13,7 +13,7 @@
 #include "server/admin/health_probe.h"
 #include "server/admin/overview.h"
 #include "server/net/listener.h"
-#include "server/session/leases.h"
+#include "server/session/leases/leases.h"
 
 namespace teletensor::server {
 

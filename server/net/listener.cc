@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "server/base/listen.h"
+#include "server/base/os/listen.h"
 
 namespace teletensor::server {
 

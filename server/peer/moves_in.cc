@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "engine/core/with_memory.h"
-#include "server/base/listen.h"
-#include "server/base/users.h"
+#include "server/base/os/listen.h"
+#include "server/base/os/users.h"
 #include "server/peer/moves.h"
 
 namespace teletensor::server {

@@ -21,7 +21,7 @@
 #include "engine/collective/link.h"
 #include "engine/core/clock.h"
 #include "engine/core/mutex.h"
-#include "engine/runtime/fabric.h"
+#include "engine/runtime/groups/fabric.h"
 #include "server/peer/peer_codec.h"
 #include "server/peer/peer_stream.h"
 

@@ -12,7 +12,7 @@
 
 #include "engine/collective/link.h"
 #include "engine/core/status.h"
-#include "engine/runtime/fabric.h"
+#include "engine/runtime/groups/fabric.h"
 #include "teletensor/v1/peer.pb.h"
 
 namespace teletensor::server {

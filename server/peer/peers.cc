@@ -8,8 +8,8 @@
 
 #include "engine/core/threads.h"
 #include "server/access/grpc_server.h"
-#include "server/base/listen.h"
-#include "server/base/spare_threads.h"
+#include "server/base/os/listen.h"
+#include "server/base/os/spare_threads.h"
 #include "server/base/text.h"
 #include "teletensor/v1/peer.grpc.pb.h"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "engine/core/mutex.h"
-#include "engine/runtime/fabric.h"
+#include "engine/runtime/groups/fabric.h"
 #include "server/access/certificates.h"
 #include "server/peer/peer.h"
 #include "server/peer/peer_options.h"

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "server/base/private_files.h"
+#include "server/base/os/private_files.h"
 
 namespace teletensor::server {
 

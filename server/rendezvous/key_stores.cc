@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "engine/core/threads.h"
-#include "server/base/private_files.h"
+#include "server/base/os/private_files.h"
 #include "server/base/secrets.h"
 #include "server/rendezvous/key_stores_parts.h"
 

@@ -11,7 +11,7 @@
 #include "proto/wire/bulk.h"
 #include "proto/wire/progress.h"
 #include "server/base/limits.h"
-#include "server/session/lease.h"
+#include "server/session/leases/lease.h"
 #include "teletensor/v1/session.pb.h"
 
 namespace teletensor::server {

@@ -1,12 +1,13 @@
 // RunCall is the part of a Run stream that does not depend on how its bytes travel: its lease, and
-// how it ends. The streams are server/stream/run_stream.cc (gRPC) and server/net/local_stream.h.
+// how it ends. The streams are server/stream/run_stream.cc (gRPC) and
+// server/net/local/local_stream.h.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
 #include "engine/core/mutex.h"
-#include "server/session/leases.h"
+#include "server/session/leases/leases.h"
 
 namespace teletensor::server {
 

@@ -9,7 +9,7 @@
 
 #include "engine/core/with_memory.h"
 #include "server/access/rights.h"
-#include "server/session/leases.h"
+#include "server/session/leases/leases.h"
 #include "server/session/stream_shares.h"
 
 namespace teletensor::server {

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "engine/core/mutex.h"
-#include "server/session/leases.h"
+#include "server/session/leases/leases.h"
 #include "server/state/shared_tensor_store.h"
 #include "server/state/state_use.h"
 #include "server/state/store.h"

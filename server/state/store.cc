@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "engine/memory/block_file.h"
-#include "server/base/private_files.h"
+#include "server/base/os/private_files.h"
 #include "server/base/secrets.h"
 
 namespace teletensor::server {

@@ -20,7 +20,7 @@
 
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/sim/sim_backend.h"
-#include "engine/runtime/back.h"
+#include "engine/runtime/back/back.h"
 #include "engine/session/host.h"
 #include "proto/wire/frame.h"
 

@@ -25,7 +25,7 @@
 #include "engine/memory/block_file.h"
 #include "engine/ops/op.h"
 #include "server/access/tokens.h"
-#include "server/base/users.h"
+#include "server/base/os/users.h"
 #include "server/config.h"
 #include "server/session/image_codec.h"
 #include "server/state/store.h"

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "engine/memory/pool.h"
-#include "engine/runtime/groups.h"
+#include "engine/runtime/groups/groups.h"
 #include "engine/runtime/kit_test.h"
 #include "server/peer/peer_codec.h"
 #include "victim.h"

@@ -54,7 +54,7 @@ END_TO_END = {
     "engine/memory": "tiers limits sharing shared_memory faults",
     "engine/runtime/.*group": "open_collectives group_gradients groups point_to_point group_bad_input group_limits "
                               "open_restart",
-    "engine/runtime/program": "jit script script_gradients captured_collectives differential late_errors windows",
+    "engine/runtime/programs/": "jit script script_gradients captured_collectives differential late_errors windows",
     "engine/runtime": "profile windows late_errors tiers limits bits sharing snapshots faults differential sight",
     "engine/session": "snapshots sessions restart moving late_errors sharing groups shared_memory profile",
     "engine/autograd": "autograd script_gradients jit_numbers jit func dtype_views late_errors rollback snapshots",

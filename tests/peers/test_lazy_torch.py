@@ -98,7 +98,7 @@ def own_lazy(t):
 
 
 def lazy_mixin(t):
-    where = "torch.nn.modules.lazy" if t is torch else "teletensor.nn.lazy"
+    where = "torch.nn.modules.lazy" if t is torch else "teletensor.nn._layers.lazy"
     return importlib.import_module(where).LazyModuleMixin
 
 

@@ -12,7 +12,7 @@ CLIENT_LIBRARY = str(ROOT / "build/release/tests/libfake_cuda.so") if SANITIZED 
 # Kernels are source text that the fake driver compiles with g++: compiled kernels are kept next to the
 # build.
 KERNELS = str(Path(LIBRARY).parent / "fake_cuda_kernels")
-EMULATION = str(ROOT / "engine/backends/cuda/text/emulate.cuh")
+EMULATION = str(ROOT / "engine/backends/cuda/text/base/emulate.cuh")
 
 
 def fake(*flags, **options):

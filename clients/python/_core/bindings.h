@@ -320,6 +320,8 @@ bool is_op(PyObject* object);  // Returns true for an operator object of _core.o
 PyTensor* tensor_of(PyObject* object);
 // The same for an object for which is_tensor() is true.
 PyTensor* usable(PyObject* object);
+// Throws TypeError if the object is not a Tensor; `what` names it in the message.
+PyTensor& checked_tensor(nb::handle object, const char* what = nullptr);
 // Returns true if the program has set attributes on this Tensor.
 bool has_attributes(PyObject* tensor);
 // Returns true if gradients are recorded for the tensor.
@@ -329,6 +331,8 @@ PyObject* wrap(PySession& session, const HandleRef& h);
 
 // Sets the Python error for a Status.
 void set_error(const Status& status);
+// The status of a call of Python code that has set a Python error.
+Status aborted();
 // Returns the Python exception for a Status, without raising it.
 nb::object exception_of(const Status& status);
 // Throws the exception for a Status that is not OK.
@@ -370,6 +374,7 @@ PyObject* call_op(PySession& session, OpId id, std::span<const Var> arguments,
 PyObject* call_inplace(PySession& session, OpId id, PyObject* self, std::span<const Var> arguments,
                        std::span<const std::uint32_t> counts, const core::Attributes& attributes);
 
+nb::object tuple_of(const core::Dims& numbers);
 std::optional<core::DType> dtype_of(PyObject* object);
 // Converts a dtype, or one of Python's types bool, int, float and complex. None if the object is
 // neither.

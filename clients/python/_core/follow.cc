@@ -5,11 +5,6 @@
 #include "bindings.h"
 
 namespace teletensor::client {
-namespace {
-
-Status aborted() { return Status(core::Code::kAborted, "a Python error is set"); }
-
-}  // namespace
 
 void PySession::follow(Handle& h, nb::object refresh) {
   forget_followed();

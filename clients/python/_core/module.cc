@@ -4,14 +4,14 @@
 #include <cstdlib>
 #include <new>
 
-#include "autocast.h"
 #include "bindings.h"
-#include "checked.h"
+#include "calls/autocast.h"
+#include "calls/checked.h"
+#include "calls/methods.h"
+#include "calls/tf32.h"
+#include "capture/frames.h"
 #include "clients/session/error_text.h"
 #include "collection.h"
-#include "frames.h"
-#include "methods.h"
-#include "tf32.h"
 
 namespace teletensor::client {
 namespace {

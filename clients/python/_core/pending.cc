@@ -44,8 +44,6 @@ class Modes {
   const transforms::Below below_;
 };
 
-Status aborted() { return Status(core::Code::kAborted, "a Python error is set"); }
-
 // Takes the current error as an object, with the source line of the call in its text.
 nb::object taken_error(const std::string& site) {
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
@@ -322,17 +320,10 @@ Status PySession::make_room() {
 
 namespace {
 
-PyTensor& tensor(nb::handle object) {
-  PyTensor* t = tensor_of(object.ptr());
-  if (t == nullptr && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "expected a Tensor");
-  if (t == nullptr) throw nb::python_error();
-  return *t;
-}
-
 nb::object pending(PyCounts& counts, nb::object finish, nb::handle dtype, std::int64_t rank,
                    nb::list operands) {
   PySession& session = counts.counts->session;
-  PyTensor& first = tensor(operands[0]);
+  PyTensor& first = checked_tensor(operands[0]);
   const core::Ref<Pending> made(new Pending);
   made->counts = counts.counts;
   made->finish = std::move(finish);
@@ -344,7 +335,7 @@ nb::object pending(PyCounts& counts, nb::object finish, nb::handle dtype, std::i
   made->depth = transforms::depth;
   made->site = session.present_site();
   for (nb::handle each : operands) {
-    Handle& h = *tensor(each).handle;
+    Handle& h = *checked_tensor(each).handle;
     made->operands.emplace_back(&h);
     made->bytes += static_cast<std::uint64_t>(h.cell->bytes);
     if (made->record && core::is_inexact(made->dtype) &&
@@ -377,7 +368,7 @@ void bind_pending(nb::module_& m) {
       .def(
           "__init__",
           [](PyCounts* self, nb::handle numbers) {
-            PyTensor& t = tensor(numbers);
+            PyTensor& t = checked_tensor(numbers);
             if (t.handle->layout.dtype != core::DType::kI64) {
               raise_if(core::invalid("Counts: expected an int64 tensor"));
             }

@@ -1,6 +1,6 @@
 // Binds memory of the session that the daemon of this machine passes as a file descriptor.
 
-#include "clients/session/share.h"
+#include "clients/session/stream/share.h"
 
 #include <optional>
 #include <tuple>

@@ -21,19 +21,11 @@ constexpr char kFreed[] =
     ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
     "graph a second time or if you need to access saved tensors after calling backward.";
 
-Status aborted() { return Status(core::Code::kAborted, "Python code raised an exception"); }
-
 nb::object tensor_or_none(PySession& session, const Var& v) {
   if (!v.is_tensor()) return nb::none();
   PyObject* made = wrap(session, HandleRef(&autograd::handle_of(v)));
   if (made == nullptr) throw nb::python_error();
   return nb::steal(made);
-}
-
-nb::tuple tuple_of(const core::Dims& numbers) {
-  nb::list out;
-  for (std::int64_t each : numbers) out.append(each);
-  return nb::tuple(out);
 }
 
 }  // namespace
@@ -450,22 +442,15 @@ bool PySession::leaf_done(Handle& leaf) {
 
 namespace {
 
-PyTensor& tensor(nb::handle object) {
-  PyTensor* t = tensor_of(object.ptr());
-  if (t == nullptr && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "expected a Tensor");
-  if (t == nullptr) throw nb::python_error();
-  return *t;
-}
-
 // Makes the values results of a Function. Returns the results, the slots of the saved values, and
 // whether it was recorded.
 nb::object function_node(nb::list inputs, nb::list values, nb::list saved, nb::object runner,
                          const std::string& name) {
   static const ops::OpRef client_node("client_node");
-  PySession& session = *tensor(inputs[0]).session;
+  PySession& session = *checked_tensor(inputs[0]).session;
   std::vector<Var> arguments;
   for (const nb::list& each : {inputs, values, saved}) {
-    for (nb::handle t : each) arguments.push_back(tensor(t).var());
+    for (nb::handle t : each) arguments.push_back(checked_tensor(t).var());
   }
   const std::uint32_t counts[] = {static_cast<std::uint32_t>(inputs.size()),
                                   static_cast<std::uint32_t>(values.size()),
@@ -484,7 +469,7 @@ nb::object function_node(nb::list inputs, nb::list values, nb::list saved, nb::o
   for (std::size_t i = 0; i < saved.size(); ++i) {
     std::int64_t slot = static_cast<std::int64_t>(inputs.size() + values.size() + i);
     for (std::size_t v = 0; v < values.size(); ++v) {
-      if (tensor(values[v]).handle == tensor(saved[i]).handle) {
+      if (checked_tensor(values[v]).handle == checked_tensor(saved[i]).handle) {
         slot = ops::kResult + static_cast<std::int64_t>(v);
       }
     }
@@ -550,10 +535,10 @@ bool depends_elsewhere(nb::list roots, nb::list inputs) {
     return edge;
   };
   for (nb::handle t : inputs) {
-    const autograd::Edge edge = edge_of(tensor(t));
+    const autograd::Edge edge = edge_of(checked_tensor(t));
     known.insert(edge.node ? static_cast<const void*>(edge.node.get()) : edge.leaf.get());
   }
-  for (nb::handle t : roots) visit(edge_of(tensor(t)));
+  for (nb::handle t : roots) visit(edge_of(checked_tensor(t)));
   while (!todo.empty() && !found) {
     const core::Ref<Node> node = todo.back();
     todo.pop_back();
@@ -681,7 +666,7 @@ void bind_tape(nb::module_& m) {
       [](PySession& session, nb::object pack, nb::object unpack, nb::list storages) {
         std::vector<HandleRef> handles;
         for (nb::handle t : storages) {
-          handles.emplace_back(&transforms::ground(autograd::handle_of(tensor(t).var())));
+          handles.emplace_back(&transforms::ground(autograd::handle_of(checked_tensor(t).var())));
         }
         session.push_saved_hooks(std::move(pack), std::move(unpack), handles);
       },
@@ -725,7 +710,7 @@ void bind_transforms(nb::module_& m) {
     for (std::size_t k = transforms::depth; k-- > 0;) {
       const Level& level = transforms::at(k);
       for (nb::handle each : tensors) {
-        PyTensor& t = tensor(each);
+        PyTensor& t = checked_tensor(each);
         const bool member =
             level.forward ? value_or_raise(transforms::tangent_of(*t.session, *t.handle, level.id))
                                 .is_tensor()
@@ -744,32 +729,32 @@ void bind_transforms(nb::module_& m) {
     return nb::steal(made);
   };
   m.def("enter", [named](nb::handle x, std::int64_t dim, std::uint64_t id) {
-    PyTensor& t = tensor(x);
+    PyTensor& t = checked_tensor(x);
     return named(t, value_or_raise(transforms::enter(*t.session, t.var(), dim, id)));
   });
   m.def("leave", [named](nb::handle x, std::int64_t dim, std::uint64_t id) {
-    PyTensor& t = tensor(x);
+    PyTensor& t = checked_tensor(x);
     return named(t, value_or_raise(transforms::leave(*t.session, t.var(), dim, id)));
   });
   m.def("is_batched", [](nb::handle x, std::uint64_t id) {
-    return transforms::is_batched(*tensor(x).handle, id);
+    return transforms::is_batched(*checked_tensor(x).handle, id);
   });
   m.def("variable", [named](nb::handle x) {
-    PyTensor& t = tensor(x);
+    PyTensor& t = checked_tensor(x);
     return named(t, value_or_raise(transforms::variable(*t.session, t.var())));
   });
   m.def("cut", [named](nb::handle x) {
-    PyTensor& t = tensor(x);
+    PyTensor& t = checked_tensor(x);
     return named(t, value_or_raise(transforms::cut(*t.session, t.var())));
   });
   m.def("tangent_of", [](nb::handle x, std::uint64_t id) -> nb::object {
-    PyTensor& t = tensor(x);
+    PyTensor& t = checked_tensor(x);
     return tensor_or_none(*t.session,
                           value_or_raise(transforms::tangent_of(*t.session, *t.handle, id)));
   });
   m.def("set_tangent", [](nb::handle x, nb::handle tangent, std::uint64_t id) {
-    PyTensor& t = tensor(x);
-    raise_if(transforms::set_tangent(*t.session, *t.handle, tensor(tangent).var(), id));
+    PyTensor& t = checked_tensor(x);
+    raise_if(transforms::set_tangent(*t.session, *t.handle, checked_tensor(tangent).var(), id));
   });
 }
 

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "autocast.h"
 #include "bindings.h"
+#include "calls/autocast.h"
+#include "calls/tf32.h"
 #include "clients/session/error_text.h"
 #include "engine/core/complex.h"
 #include "engine/core/half.h"
-#include "tf32.h"
 
 namespace teletensor::client {
 
@@ -141,15 +141,25 @@ PyObject* call_inplace(PySession& session, OpId id, PyObject* self, std::span<co
   return Py_NewRef(self);
 }
 
-namespace {
-
-nb::object tuple_of(const core::Dims& dims) {
-  PyObject* tuple = PyTuple_New(dims.size());
-  for (int i = 0; i < dims.size(); ++i) {
-    PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(dims[i]));
+nb::object tuple_of(const core::Dims& numbers) {
+  PyObject* tuple = PyTuple_New(numbers.size());
+  for (int i = 0; i < numbers.size(); ++i) {
+    PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(numbers[i]));
   }
   return own(tuple);
 }
+
+PyTensor& checked_tensor(nb::handle object, const char* what) {
+  PyTensor* t = tensor_of(object.ptr());
+  if (t != nullptr) return *t;
+  if (!PyErr_Occurred()) {
+    PyErr_Format(PyExc_TypeError, "%s must be a Tensor, not %s", what ? what : "the argument",
+                 Py_TYPE(object.ptr())->tp_name);
+  }
+  throw nb::python_error();
+}
+
+namespace {
 
 autograd::Handle& handle(const PyTensor& t) {
   if (t.pending != nullptr && !t.session->resolve(const_cast<PyTensor&>(t))) [[unlikely]]
@@ -262,18 +272,6 @@ nb::object item(const PyTensor& t) {
   return own(scalar(value.dtype, value.data, 0));
 }
 
-PyTensor& tensor(nb::handle object, const char* what) {
-  PyTensor* t = tensor_of(object.ptr());
-  if (t == nullptr) {
-    if (!PyErr_Occurred()) {
-      PyErr_Format(PyExc_TypeError, "%s must be a Tensor, not %s", what,
-                   Py_TYPE(object.ptr())->tp_name);
-    }
-    throw nb::python_error();
-  }
-  return *t;
-}
-
 std::vector<HandleRef> handles(nb::handle sequence, PySession& session, bool none_allowed) {
   std::vector<HandleRef> out;
   for (nb::handle each : sequence) {
@@ -281,7 +279,7 @@ std::vector<HandleRef> handles(nb::handle sequence, PySession& session, bool non
       out.emplace_back();
       continue;
     }
-    PyTensor& t = tensor(each, "each of the tensors");
+    PyTensor& t = checked_tensor(each, "each of the tensors");
     if (t.session != &session) {
       PyErr_SetString(PyExc_RuntimeError, "operands belong to two sessions");
       throw nb::python_error();
@@ -295,7 +293,7 @@ std::vector<HandleRef> handles(nb::handle sequence, PySession& session, bool non
 nb::object backward(nb::handle roots, nb::handle seeds, nb::handle inputs, bool retain_graph,
                     bool create_graph, bool allow_unused) {
   nb::object first = nb::borrow(roots)[nb::int_(0)];
-  PySession& session = *tensor(first, "the root").session;
+  PySession& session = *checked_tensor(first, "the root").session;
   autograd::BackwardCall call;
   call.roots = handles(roots, session, false);
   call.seeds = handles(seeds, session, true);
@@ -355,7 +353,7 @@ void bind_tensor(nb::module_& m) {
                given = nb::module_::import_("teletensor._tensors.tensor_types")
                            .attr("of_default_type")(*data, **options);
              }
-             PyTensor& source = tensor(given, "data");
+             PyTensor& source = checked_tensor(given, "data");
              // Creates a new handle for the same memory, without history.
              static const ops::OpRef detach("detach");
              const Var argument = source.var();
@@ -431,7 +429,7 @@ void bind_tensor(nb::module_& m) {
           [](PyTensor& t, nb::handle grad) {
             Handle* other = nullptr;
             if (!grad.is_none()) {
-              PyTensor& g = tensor(grad, "grad");
+              PyTensor& g = checked_tensor(grad, "grad");
               if (g.session != t.session) {
                 PyErr_SetString(PyExc_RuntimeError, "grad belongs to another session");
                 throw nb::python_error();

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "bindings.h"
+#include "capture/objects.h"
 #include "collection.h"
-#include "objects.h"
 
 namespace teletensor::client {
 namespace {

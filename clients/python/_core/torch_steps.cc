@@ -2,7 +2,7 @@
 // teletensor/torch/_trace.py.
 
 #include "bridge.h"
-#include "programs.h"
+#include "capture/programs.h"
 
 namespace teletensor::client {
 namespace {
@@ -22,15 +22,6 @@ nb::object object_of(const HandleRef& h) {
   PyObject* const object = wrap(torch_session(), h);
   if (object == nullptr) throw nb::python_error();
   return nb::steal(object);
-}
-
-PyTensor& tensor_in(nb::handle object) {
-  PyTensor* const tensor = tensor_of(object.ptr());
-  if (tensor == nullptr) {
-    if (PyErr_Occurred()) throw nb::python_error();
-    throw nb::type_error("expected a Tensor");
-  }
-  return *tensor;
 }
 
 // All of a dense tensor's elements, in one dimension: what arguments of a program are. Views of
@@ -65,7 +56,7 @@ nb::object made(std::uintptr_t storage) {
 }
 
 void put(std::uintptr_t storage, nb::handle contents) {
-  torch::rebind(*storage_at(storage), tensor_in(contents).handle);
+  torch::rebind(*storage_at(storage), checked_tensor(contents).handle);
 }
 
 // `storages`: of the arguments. Each has one dense tensor, and contents of one dimension.
@@ -141,7 +132,8 @@ void bind_torch_steps(nb::module_& m) {
   m.def("torch_made", &made, nb::arg("storage"),
         "The contents of a storage of torch, if the current trace has made them; else None.");
   m.def(
-      "torch_bytes", [](nb::handle contents) { return tensor_in(contents).handle->cell->bytes; },
+      "torch_bytes",
+      [](nb::handle contents) { return checked_tensor(contents).handle->cell->bytes; },
       nb::arg("contents"), "The size of the memory that a Tensor is in.");
   m.def("torch_put", &put, nb::arg("storage"), nb::arg("contents"),
         "Gives a storage of torch other contents, of as many bytes.");

@@ -3,10 +3,10 @@
 #include <nanobind/stl/shared_ptr.h>
 
 #include "bindings.h"
-#include "clients/session/channel.h"
-#include "clients/session/share.h"
-#include "clients/session/socket_owner.h"
-#include "clients/session/stream.h"
+#include "clients/session/stream/channel.h"
+#include "clients/session/stream/share.h"
+#include "clients/session/stream/socket_owner.h"
+#include "clients/session/stream/stream.h"
 
 namespace teletensor::client {
 namespace {

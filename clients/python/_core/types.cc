@@ -30,6 +30,8 @@ PyObject* error_type(core::Code code) {
 
 }  // namespace
 
+Status aborted() { return Status(core::Code::kAborted, "Python code raised an exception"); }
+
 void set_error(const Status& status) {
   // A Python error (from a hook or Ctrl-C) was set first and is kept.
   if (PyErr_Occurred()) return;

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "engine/memory/source.h"
+#include "engine/memory/blocks/source.h"
 
 namespace teletensor::backends::cpu {
 

@@ -25,7 +25,7 @@ CudaBackend::CudaBackend(std::unique_ptr<Gpu> gpu, DeviceLibraries libraries, co
 
 CudaBackend::~CudaBackend() {
   if (!log_) return;
-  const core::Activity did = activity();
+  const program::Activity did = activity();
   std::string ops;
   for (const auto& [op, count] : did.on_host) {
     ops += (ops.empty() ? "" : ", ") + op + " " + std::to_string(count);
@@ -41,7 +41,7 @@ CudaBackend::~CudaBackend() {
            std::to_string(did.read) + " read, " + std::to_string(did.refused) + " refused");
 }
 
-core::Activity CudaBackend::activity() const {
+program::Activity CudaBackend::activity() const {
   const KernelCache::Counts kernels = cache_.counts();
   return {gpu_->queues().device_ns(),
           gpu_->queues().in_flight(),

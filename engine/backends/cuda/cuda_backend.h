@@ -41,7 +41,7 @@ class CudaBackend final : public Accelerator {
     return {gpu_->model(), gpu_->capability(), gpu_->multiprocessors(), gpu_->memory(),
             gpu_->uuid()};
   }
-  core::Activity activity() const override;
+  program::Activity activity() const override;
   Kernel find(ops::OpId op) const override;
   LoopRole role(ops::OpId op) const override;
   core::Status run_loop(std::span<const LoopStep> steps, Parallel& parallel,

@@ -13,7 +13,7 @@
 
 #include "clients/session/session.h"
 #include "engine/autograd/front.h"
-#include "engine/runtime/executor.h"
+#include "engine/runtime/execute/executor.h"
 #include "proto/wire/known_applies.h"
 
 namespace teletensor::fuzz {

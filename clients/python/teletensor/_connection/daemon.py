@@ -33,8 +33,8 @@ _LINKS = 40  # the maximum number of symbolic links on the way to one file, as i
 def runtime_dir() -> pathlib.Path:
     """Returns the folder of this user's sockets: XDG_RUNTIME_DIR, or else a private folder under /tmp.
 
-    The daemon uses the same folder (`default_socket` in server/base/listen.cc). TMPDIR is not used, because
-    a daemon and its clients often have different ones, such as that of a batch job.
+    The daemon uses the same folder (`default_socket` in server/base/os/listen.cc). TMPDIR is not used,
+    because a daemon and its clients often have different ones, such as that of a batch job.
     """
     given = os.environ.get("XDG_RUNTIME_DIR")
     if given and os.access(given, os.W_OK):

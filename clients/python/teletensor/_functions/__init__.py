@@ -12,40 +12,42 @@ from . import (
     common,
     complex,
     contractions,
-    creation,
     elementwise,
-    indexing,
-    joining,
     linear,
     neural,
+    reductions,
+    typeinfo,
+    windows,
+)
+from .arrays import (
+    creation,
+    indexing,
+    joining,
     order,
     queries,
     random,
-    reductions,
     restructure,
     scatters,
     structure,
-    typeinfo,
     views,
-    windows,
 )
+from .arrays.creation import *  # noqa: F403
+from .arrays.indexing import *  # noqa: F403
+from .arrays.joining import *  # noqa: F403
+from .arrays.order import *  # noqa: F403
+from .arrays.queries import *  # noqa: F403
+from .arrays.random import *  # noqa: F403
+from .arrays.restructure import *  # noqa: F403
+from .arrays.scatters import *  # noqa: F403
+from .arrays.structure import *  # noqa: F403
+from .arrays.views import *  # noqa: F403
 from .complex import *  # noqa: F403
 from .contractions import *  # noqa: F403
-from .creation import *  # noqa: F403
 from .elementwise import *  # noqa: F403
-from .indexing import *  # noqa: F403
-from .joining import *  # noqa: F403
 from .linear import *  # noqa: F403
 from .neural import *  # noqa: F403
-from .order import *  # noqa: F403
-from .queries import *  # noqa: F403
-from .random import *  # noqa: F403
 from .reductions import *  # noqa: F403
-from .restructure import *  # noqa: F403
-from .scatters import *  # noqa: F403
-from .structure import *  # noqa: F403
 from .typeinfo import *  # noqa: F403
-from .views import *  # noqa: F403
 from .windows import *  # noqa: F403
 
 _MODULES = (

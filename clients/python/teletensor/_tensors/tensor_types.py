@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import _core
 from .._core import Tensor
-from .._functions.creation import empty
+from .._functions.arrays.creation import empty
 from .convert import tensor
 from .size import Size
 from .tensor import TYPE_NAMES

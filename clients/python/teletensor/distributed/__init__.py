@@ -7,8 +7,6 @@ from .._names import absent as _absent
 from ._buckets import GradBucket
 from ._collectives import *  # noqa: F403
 from ._collectives import __all__ as _collectives, summed as summed
-from ._daemon_store import TCPStore
-from ._file_store import FileStore
 from ._group import (
     GroupMember,
     ProcessGroup,
@@ -38,7 +36,9 @@ from ._objects import *  # noqa: F403
 from ._objects import __all__ as _objects
 from ._point_to_point import *  # noqa: F403
 from ._point_to_point import __all__ as _point_to_point
-from ._stores import DistError, DistStoreError, HashStore, PrefixStore, Store
+from ._stores.daemon_store import TCPStore
+from ._stores.file_store import FileStore
+from ._stores.stores import DistError, DistStoreError, HashStore, PrefixStore, Store
 from ._subgroups import (
     get_node_local_rank,
     new_subgroups,

@@ -384,7 +384,7 @@ def init_process_group(
 
 def _address(store: Any, init_method: str | None, group_name: str) -> str:
     """A text that is the same in all processes of the world, and differs from that of any other world."""
-    from ._stores import Store
+    from ._stores.stores import Store
 
     if store is not None:
         if init_method is not None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import cuda
-from ._daemon_store import DaemonStore, Way, own_place, place_of
 from ._group import GroupMember, ProcessGroup, found, get_world_size, new_group, replace_world
-from ._stores import HashStore, PrefixStore, Store
+from ._stores.daemon_store import DaemonStore, Way, own_place, place_of
+from ._stores.stores import HashStore, PrefixStore, Store
 
 __all__ = ["default_store", "get_node_local_rank", "new_subgroups", "new_subgroups_by_enumeration",
            "shrink_group", "split_group"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _group, _subgroups
 from ._group import *  # noqa: F403
-from ._stores import Store
+from ._stores.stores import Store
 from ._subgroups import *  # noqa: F403
 
 __all__: list[str] = []

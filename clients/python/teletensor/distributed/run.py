@@ -25,11 +25,11 @@ from .._connection import daemon as _daemon
 from .._connection.credentials import credentials_of
 from .._sessions.errors import TeletensorError
 from ._arrivals import Arrivals, arrivals
-from ._daemon_store import Place, place_of
 from ._logs import Logs, chosen_streams
 from ._record import ERROR_FILE, recorded
-from ._rendezvous import Nodes, Patience, Seat, take_seat
-from ._stores import DistStoreError
+from ._stores.daemon_store import Place, place_of
+from ._stores.rendezvous import Nodes, Patience, Seat, take_seat
+from ._stores.stores import DistStoreError
 
 __all__ = ["main"]
 

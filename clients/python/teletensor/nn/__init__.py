@@ -1,9 +1,29 @@
 """Neural networks: Module, layers and losses, and the submodules functional, init and utils."""
 
 from . import functional, grad, init, modules, utils
-from .activation import *  # noqa: F403
-from .activation import __all__ as _activation
-from .adaptive import AdaptiveLogSoftmaxWithLoss
+from ._layers.activation import *  # noqa: F403
+from ._layers.activation import __all__ as _activation
+from ._layers.adaptive import AdaptiveLogSoftmaxWithLoss
+from ._layers.batchnorm import *  # noqa: F403
+from ._layers.batchnorm import __all__ as _batchnorm
+from ._layers.containers import ModuleDict, ModuleList, Sequential
+from ._layers.conv import *  # noqa: F403
+from ._layers.conv import __all__ as _conv
+from ._layers.distance import CosineSimilarity, PairwiseDistance
+from ._layers.dropout import *  # noqa: F403
+from ._layers.dropout import __all__ as _dropout
+from ._layers.lazy import *  # noqa: F403
+from ._layers.lazy import __all__ as _lazy
+from ._layers.linear import Bilinear, Flatten, Identity, Linear, Unflatten
+from ._layers.loss import *  # noqa: F403
+from ._layers.loss import __all__ as _loss
+from ._layers.normalization import LayerNorm, RMSNorm
+from ._layers.pooling import *  # noqa: F403
+from ._layers.pooling import __all__ as _pooling
+from ._layers.rnn import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNBase, RNNCell, RNNCellBase
+from ._layers.sparse import Embedding, EmbeddingBag
+from ._layers.vision import *  # noqa: F403
+from ._layers.vision import __all__ as _vision
 from .attention import (
     MultiheadAttention,
     Transformer,
@@ -12,29 +32,9 @@ from .attention import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
-from .batchnorm import *  # noqa: F403
-from .batchnorm import __all__ as _batchnorm
-from .containers import ModuleDict, ModuleList, Sequential
-from .conv import *  # noqa: F403
-from .conv import __all__ as _conv
-from .distance import CosineSimilarity, PairwiseDistance
-from .dropout import *  # noqa: F403
-from .dropout import __all__ as _dropout
-from .lazy import *  # noqa: F403
-from .lazy import __all__ as _lazy
-from .linear import Bilinear, Flatten, Identity, Linear, Unflatten
-from .loss import *  # noqa: F403
-from .loss import __all__ as _loss
 from .module import Module
-from .normalization import LayerNorm, RMSNorm
 from .parameter import Buffer, Parameter
 from .parameter_containers import ParameterDict, ParameterList
-from .pooling import *  # noqa: F403
-from .pooling import __all__ as _pooling
-from .rnn import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNBase, RNNCell, RNNCellBase
-from .sparse import Embedding, EmbeddingBag
-from .vision import *  # noqa: F403
-from .vision import __all__ as _vision
 
 __all__ = [
     "AdaptiveLogSoftmaxWithLoss",

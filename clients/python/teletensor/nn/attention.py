@@ -11,12 +11,12 @@ from .. import _api as tt
 from .._names import ops as _ops
 from .._tensors.tensor import Tensor
 from . import functional as F, init
+from ._layers.containers import ModuleList
+from ._layers.dropout import Dropout
+from ._layers.linear import Linear
+from ._layers.normalization import LayerNorm
 from ._sdpa_backends import SDPBackend, sdpa_kernel
-from .containers import ModuleList
-from .dropout import Dropout
-from .linear import Linear
 from .module import Module
-from .normalization import LayerNorm
 from .parameter import Parameter
 
 __all__ = [

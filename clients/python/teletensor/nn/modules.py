@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from . import (
-    _hooks,
+from . import _hooks, attention, module, parameter_containers
+from ._layers import (
     activation,
     adaptive,
-    attention,
     batchnorm,
     containers,
     conv,
@@ -23,9 +22,7 @@ from . import (
     lazy,
     linear,
     loss,
-    module,
     normalization,
-    parameter_containers,
     pooling,
     rnn,
     sparse,

@@ -38,7 +38,8 @@ Status reshape(KernelCall& call) {
 Status require(KernelCall& call) {
   const TensorArg& condition = call.in[1];
   const std::int64_t count = condition.geometry->numel();
-  const Dense holds = dense(call, condition, condition.geometry->shape, core::DType::kBool);
+  const DenseCopy holds =
+      dense_copy(call, condition, condition.geometry->shape, core::DType::kBool);
   if (holds.data == nullptr) return out_of_scratch(call.op.name, holds.bytes);
   const auto* const bits = static_cast<const std::uint8_t*>(holds.data);
   if (std::find(bits, bits + count, std::uint8_t{0}) != bits + count) {

@@ -127,7 +127,7 @@ void each_masked(const Geometry& x, const std::uint8_t* mask, F&& f) {
 
 Status masked_scatter(KernelCall& call) {
   const TensorArg &out = call.out[0], &source = call.in[2];
-  const Dense mask = dense(call, call.in[1], out.geometry->shape, DType::kBool);
+  const DenseCopy mask = dense_copy(call, call.in[1], out.geometry->shape, DType::kBool);
   if (mask.data == nullptr) return out_of_scratch(call.op.name, mask.bytes);
   const auto* bits = static_cast<const std::uint8_t*>(mask.data);
   const std::int64_t n = out.geometry->numel();
@@ -136,7 +136,7 @@ Status masked_scatter(KernelCall& call) {
     return core::invalid("masked_scatter: source has " + std::to_string(source.geometry->numel()) +
                          " elements, the mask " + std::to_string(ones) + " ones");
   }
-  const Dense from = dense(call, source, source.geometry->shape, out.dtype);
+  const DenseCopy from = dense_copy(call, source, source.geometry->shape, out.dtype);
   if (from.data == nullptr) return out_of_scratch(call.op.name, from.bytes);
   with_type(out.dtype, [&](auto t) {
     using T = decltype(t);
@@ -149,7 +149,7 @@ Status masked_scatter(KernelCall& call) {
 
 Status masked_pack(KernelCall& call) {
   const TensorArg &x = call.in[0], &out = call.out[0];
-  const Dense mask = dense(call, call.in[1], x.geometry->shape, DType::kBool);
+  const DenseCopy mask = dense_copy(call, call.in[1], x.geometry->shape, DType::kBool);
   if (mask.data == nullptr) return out_of_scratch(call.op.name, mask.bytes);
   const std::int64_t room = out.geometry->numel();
   with_type(x.dtype, [&](auto t) {

@@ -29,7 +29,7 @@ Dims flat(const Places& places) { return {places.count()}; }
 
 // The values to write: a single element, or a dense tensor of the indexed shape.
 struct Written {
-  Dense values;
+  DenseCopy values;
   bool fill = false;
 };
 
@@ -44,14 +44,14 @@ bool all_one_element(const Geometry& g) {
 Written written(KernelCall& call, const TensorArg& from, const Dims& shape, DType dtype) {
   const bool one = from.kind == TensorArg::Kind::kNumber || from.geometry->numel() == 1 ||
                    all_one_element(*from.geometry);
-  if (!one) return {dense(call, from, shape, dtype), false};
+  if (!one) return {dense_copy(call, from, shape, dtype), false};
   TensorArg scalar = from;
   const Geometry geometry{Dims()};
   if (from.kind == TensorArg::Kind::kTensor) {
     scalar.data = scalar.first();
     scalar.geometry = &geometry;
   }
-  return {dense(call, scalar, Dims(), dtype), true};
+  return {dense_copy(call, scalar, Dims(), dtype), true};
 }
 
 Status index(KernelCall& call) {
@@ -130,7 +130,7 @@ Status index_write(KernelCall& call) {
 
 Status take(KernelCall& call) {
   const TensorArg& x = call.in[0];
-  const Dense all = dense(call, x, x.geometry->shape, x.dtype);
+  const DenseCopy all = dense_copy(call, x, x.geometry->shape, x.dtype);
   if (all.data == nullptr) return out_of_scratch(call.op.name, all.bytes);
   const Geometry line({x.geometry->numel()});
   TensorArg flat = x;
@@ -175,7 +175,7 @@ Status embedding_backward(KernelCall& call) {
   const auto index = read_index(call, call.in[1], rows, 0, false);
   if (!index.ok()) return index.status();
   const DType dtype = out.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
-  const Dense from = dense(call, g, g.geometry->shape, dtype);
+  const DenseCopy from = dense_copy(call, g, g.geometry->shape, dtype);
   if (from.data == nullptr) return out_of_scratch(call.op.name, from.bytes);
   const std::int64_t count = out.geometry->numel();
   if (dtype == DType::kF64) {

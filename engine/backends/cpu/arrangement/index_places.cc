@@ -14,7 +14,7 @@ using core::DType;
 using core::Geometry;
 using core::Status;
 
-Dense dense(KernelCall& call, const TensorArg& x, const Dims& shape, DType dtype) {
+DenseCopy dense_copy(KernelCall& call, const TensorArg& x, const Dims& shape, DType dtype) {
   const bool as_is = x.kind == TensorArg::Kind::kTensor && x.dtype == dtype &&
                      x.geometry->shape == shape && x.geometry->contiguous();
   if (as_is) return {x.first<const void>(), 0};
@@ -98,7 +98,7 @@ core::Result<IndexList> read_index(KernelCall& call, const TensorArg& index, std
                                    int dim, bool wrap) {
   IndexList list;
   list.count = index.geometry->numel();
-  const Dense values = dense(call, index, index.geometry->shape, DType::kI64);
+  const DenseCopy values = dense_copy(call, index, index.geometry->shape, DType::kI64);
   if (values.data == nullptr) return out_of_scratch(call.op.name, values.bytes);
   list.values = static_cast<const std::int64_t*>(values.data);
   bool negative;
@@ -132,7 +132,7 @@ core::Result<Places> places_of(KernelCall& call, const Geometry& x,
     const auto d = static_cast<int>(dims[i]);
     const std::int64_t size = x.rank() == 0 ? 1 : x.shape[d];
     const std::int64_t stride = x.rank() == 0 ? 0 : x.strides[d];
-    const Dense values = dense(call, indices[i], broad, DType::kI64);
+    const DenseCopy values = dense_copy(call, indices[i], broad, DType::kI64);
     if (values.data == nullptr) return out_of_scratch(call.op.name, values.bytes);
     const auto* v = static_cast<const std::int64_t*>(values.data);
     bool negative;

@@ -26,11 +26,12 @@ core::Result<IndexList> read_index(KernelCall& call, const TensorArg& index, std
 // x as a dense row-major copy of dtype `dtype` and shape `shape` (x broadcasts to it), or x itself
 // if it already is that. `data` is null if there was no scratch memory; then `bytes` is the size
 // that was requested.
-struct Dense {
+struct DenseCopy {
   const void* data = nullptr;
   std::size_t bytes = 0;
 };
-Dense dense(KernelCall& call, const TensorArg& x, const core::Dims& shape, core::DType dtype);
+DenseCopy dense_copy(KernelCall& call, const TensorArg& x, const core::Dims& shape,
+                     core::DType dtype);
 
 // The elements in the order of the indexed shape: [before][indices][after], where the last part is
 // split into `runs` of `length` elements that are `stride` apart.

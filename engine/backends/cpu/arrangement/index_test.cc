@@ -168,7 +168,7 @@ TEST(Index, KernelsRefusePlacesThatTheirMemoryCannotHold) {
   KernelCall call{*ops::catalog().find("index"), indices, {}, {}, none, parallel, scratch};
   EXPECT_EQ(places_of(call, x, indices, along, true).status().code(),
             core::Code::kResourceExhausted);
-  const Dense copy = dense(call, indices[0], {40, 107367629, 536903681}, DType::kI64);
+  const DenseCopy copy = dense_copy(call, indices[0], {40, 107367629, 536903681}, DType::kI64);
   EXPECT_EQ(copy.data, nullptr);
   EXPECT_EQ(copy.bytes, kNoSuchScratch);
 }

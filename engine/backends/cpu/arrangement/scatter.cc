@@ -32,12 +32,12 @@ Status picks_of(KernelCall& call, const Geometry& x, const TensorArg& index, Pic
 namespace {
 
 // The part of the source that the shape of the index covers, as dense elements of `dtype`.
-Dense covered(KernelCall& call, const TensorArg& source, const Dims& shape, DType dtype) {
+DenseCopy covered(KernelCall& call, const TensorArg& source, const Dims& shape, DType dtype) {
   TensorArg part = source;
   Geometry window = *source.geometry;
   if (window.rank() == shape.size()) window.shape = shape;
   part.geometry = &window;
-  return dense(call, part, window.shape, dtype);
+  return dense_copy(call, part, window.shape, dtype);
 }
 
 // Calls f(position in x, position in the index) in row-major order, on one lane: of several writes
@@ -122,8 +122,8 @@ Status scatter(KernelCall& call) {
   Picks picks;
   TT_RETURN_IF_ERROR(picks_of(call, *out.geometry, call.in[1], picks));
   const bool number = source.kind == TensorArg::Kind::kNumber;
-  const Dense from = number ? dense(call, source, Dims(), out.dtype)
-                            : covered(call, source, picks.shape, out.dtype);
+  const DenseCopy from = number ? dense_copy(call, source, Dims(), out.dtype)
+                                : covered(call, source, picks.shape, out.dtype);
   if (from.data == nullptr) return out_of_scratch(call.op.name, from.bytes);
   const Rows rows(picks.shape);
   Status status;
@@ -325,7 +325,7 @@ Status scatter_reduce(KernelCall& call) {
              counted = !include_self || mode == Mode::kMean;
   Picks picks;
   TT_RETURN_IF_ERROR(picks_of(call, *out.geometry, call.in[1], picks));
-  const Dense from = covered(call, call.in[2], picks.shape, out.dtype);
+  const DenseCopy from = covered(call, call.in[2], picks.shape, out.dtype);
   if (from.data == nullptr) return out_of_scratch(call.op.name, from.bytes);
   Status status;
   with_type(out.dtype, [&](auto t) {

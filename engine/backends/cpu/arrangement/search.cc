@@ -26,9 +26,9 @@ Status search(KernelCall& call) {
   const std::int64_t count = values.geometry->numel(), n = sorted.geometry->shape.back();
   const bool rows = sorted.geometry->rank() > 1;
   const std::int64_t width = rows ? shape.back() : 1;
-  const Dense in = dense(call, sorted, sorted.geometry->shape, kDTypeOf<A>);
+  const DenseCopy in = dense_copy(call, sorted, sorted.geometry->shape, kDTypeOf<A>);
   if (in.data == nullptr) return out_of_scratch(call.op.name, in.bytes);
-  const Dense keys = dense(call, values, shape, kDTypeOf<A>);
+  const DenseCopy keys = dense_copy(call, values, shape, kDTypeOf<A>);
   if (keys.data == nullptr) return out_of_scratch(call.op.name, keys.bytes);
   const auto *from = static_cast<const A*>(in.data), *wanted = static_cast<const A*>(keys.data);
   split(call.parallel, count, 20, 64, [&](std::int64_t begin, std::int64_t end) {
@@ -59,7 +59,7 @@ Status argsort_rows(KernelCall& call) {
   if (width == 0) return {};
   return with_compute_type(x.dtype, [&](auto a) -> Status {
     using A = decltype(a);
-    const Dense all = dense(call, x, x.geometry->shape, kDTypeOf<A>);
+    const DenseCopy all = dense_copy(call, x, x.geometry->shape, kDTypeOf<A>);
     if (all.data == nullptr) return out_of_scratch(call.op.name, all.bytes);
     const A* const from = static_cast<const A*>(all.data);
     std::sort(order, order + rows, [&](std::int64_t i, std::int64_t j) {

@@ -137,4 +137,10 @@ core::Status functor_kernel(KernelCall& call) {
   return run_functor(call, call.in, make_functor<F>(call.attributes));
 }
 
+// Adds the kernels of ops that are a single functor each.
+template <class... F>
+void add_functors(KernelTable& table, List<F...>) {
+  (table.add(F::kOp, functor_kernel<F>, LoopRole::kElement), ...);
+}
+
 }  // namespace teletensor::backends::cpu

@@ -292,7 +292,7 @@ Status widened(KernelCall& call) {
   std::deque<core::Geometry> geometries;
   for (TensorArg& arg : in) {
     if (arg.kind != TensorArg::Kind::kTensor || arg.dtype == core::DType::kF32) continue;
-    const Dense copy = dense(call, arg, arg.geometry->shape, core::DType::kF32);
+    const DenseCopy copy = dense_copy(call, arg, arg.geometry->shape, core::DType::kF32);
     if (copy.data == nullptr) return out_of_scratch(call.op.name, copy.bytes);
     arg.data = const_cast<void*>(copy.data);
     arg.dtype = core::DType::kF32;

@@ -9,11 +9,6 @@ namespace {
 
 using core::Status;
 
-template <class... F>
-void add_list(KernelTable& table, List<F...>) {
-  (table.add(F::kOp, functor_kernel<F>, LoopRole::kElement), ...);
-}
-
 // In arithmetic with 16-bit floats, numbers and 0-d tensors are not rounded first.
 template <class F>
 Status arithmetic(KernelCall& call) {
@@ -89,10 +84,10 @@ void add_binary_kernels(KernelTable& table) {
   table.add("remainder", integer_division<s::Remainder>, LoopRole::kElement);
   table.add("fmod", integer_division<s::Fmod>, LoopRole::kElement);
   table.add("pow", pow, LoopRole::kElement);
-  add_list(table,
-           List<s::Maximum, s::Minimum, s::Fmax, s::Fmin, s::Atan2, s::Hypot, s::Copysign>());
-  add_list(table, List<s::Eq, s::Ne, s::Lt, s::Le, s::Gt, s::Ge, s::LogicalAnd, s::LogicalOr,
-                       s::LogicalXor, s::ShiftLeft, s::ShiftRight>());
+  add_functors(table,
+               List<s::Maximum, s::Minimum, s::Fmax, s::Fmin, s::Atan2, s::Hypot, s::Copysign>());
+  add_functors(table, List<s::Eq, s::Ne, s::Lt, s::Le, s::Gt, s::Ge, s::LogicalAnd, s::LogicalOr,
+                           s::LogicalXor, s::ShiftLeft, s::ShiftRight>());
   table.add("bitwise_and", bitwise<s::BitwiseAnd, s::LogicalAnd>, LoopRole::kElement);
   table.add("bitwise_or", bitwise<s::BitwiseOr, s::LogicalOr>, LoopRole::kElement);
   table.add("bitwise_xor", bitwise<s::BitwiseXor, s::LogicalXor>, LoopRole::kElement);

@@ -8,11 +8,6 @@ namespace {
 
 using core::Status;
 
-template <class... F>
-void add_list(KernelTable& table, List<F...>) {
-  (table.add(F::kOp, functor_kernel<F>, LoopRole::kElement), ...);
-}
-
 template <class Exact, class Tanh>
 Status gelu(KernelCall& call) {
   if (call.attributes.text(0) == "tanh") return run_functor(call, call.in, Tanh());
@@ -31,14 +26,14 @@ void add_special_kernels(KernelTable& table);  // special.cc
 void add_unary_kernels(KernelTable& table) {
   add_special_kernels(table);
   bind_loops();
-  add_list(table, List<s::Neg, s::Abs, s::Sign, s::Square, s::Positive, s::Reciprocal, s::Sqrt,
-                       s::Rsqrt, s::DegToRad, s::RadToDeg, s::Floor, s::Ceil, s::Round, s::Trunc,
-                       s::Frac, s::IsNan, s::IsInf, s::IsFinite, s::LogicalNot>());
+  add_functors(table, List<s::Neg, s::Abs, s::Sign, s::Square, s::Positive, s::Reciprocal, s::Sqrt,
+                           s::Rsqrt, s::DegToRad, s::RadToDeg, s::Floor, s::Ceil, s::Round,
+                           s::Trunc, s::Frac, s::IsNan, s::IsInf, s::IsFinite, s::LogicalNot>());
   table.add("bitwise_not", bitwise_not, LoopRole::kElement);
-  add_list(table, MathUnary());
-  add_list(table, List<s::Sigmoid, s::Silu, s::Relu, s::Elu, s::Selu, s::LeakyRelu, s::Softplus,
-                       s::LogSigmoid, s::Mish, s::Hardtanh, s::Relu6, s::Hardsigmoid, s::Hardswish,
-                       s::ReluBackward, s::TanhBackward, s::SigmoidBackward>());
+  add_functors(table, MathUnary());
+  add_functors(table, List<s::Sigmoid, s::Silu, s::Relu, s::Elu, s::Selu, s::LeakyRelu, s::Softplus,
+                           s::LogSigmoid, s::Mish, s::Hardtanh, s::Relu6, s::Hardsigmoid,
+                           s::Hardswish, s::ReluBackward, s::TanhBackward, s::SigmoidBackward>());
   table.add("gelu", gelu<s::Gelu, s::GeluTanh>, LoopRole::kElement);
   table.add("gelu_backward", gelu<s::GeluBackward, s::GeluTanhBackward>, LoopRole::kElement);
 }

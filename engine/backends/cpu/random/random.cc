@@ -217,7 +217,7 @@ Status bernoulli_p(KernelCall& call) {
 Status bernoulli(KernelCall& call) {
   const TensorArg& x = call.in[0];
   // In row-major order, so that the numbers of the elements match those of the words.
-  const Dense p = dense(call, x, x.geometry->shape, DType::kF64);
+  const DenseCopy p = dense_copy(call, x, x.geometry->shape, DType::kF64);
   if (p.data == nullptr) return out_of_scratch(call.op.name, p.bytes);
   const auto* chance = static_cast<const double*>(p.data);
   for (std::int64_t i = 0, n = x.geometry->numel(); i < n; ++i) {
@@ -300,7 +300,7 @@ Status multinomial(KernelCall& call) {
   const std::int64_t samples = call.attributes.integer(0), categories = x.geometry->shape.back();
   const bool replacement = call.attributes.boolean(1);
   const std::int64_t rows = x.geometry->numel() / categories;
-  const Dense all = dense(call, x, x.geometry->shape, DType::kF64);
+  const DenseCopy all = dense_copy(call, x, x.geometry->shape, DType::kF64);
   if (all.data == nullptr) return out_of_scratch(call.op.name, all.bytes);
   const auto* weights = static_cast<const double*>(all.data);
   for (std::int64_t r = 0; r < rows; ++r) {

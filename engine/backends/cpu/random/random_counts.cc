@@ -150,7 +150,7 @@ Status fill(KernelCall& call, F&& number) {
 
 Status poisson(KernelCall& call) {
   const TensorArg& x = call.in[0];
-  const Dense rates = dense(call, x, x.geometry->shape, DType::kF64);
+  const DenseCopy rates = dense_copy(call, x, x.geometry->shape, DType::kF64);
   if (rates.data == nullptr) return out_of_scratch(call.op.name, rates.bytes);
   const auto* rate = static_cast<const double*>(rates.data);
   for (std::int64_t i = 0, n = x.geometry->numel(); i < n; ++i) {
@@ -167,9 +167,9 @@ Status poisson(KernelCall& call) {
 
 Status binomial(KernelCall& call) {
   const TensorArg& x = call.in[0];
-  const Dense counts = dense(call, x, x.geometry->shape, DType::kF64);
+  const DenseCopy counts = dense_copy(call, x, x.geometry->shape, DType::kF64);
   if (counts.data == nullptr) return out_of_scratch(call.op.name, counts.bytes);
-  const Dense probs = dense(call, call.in[1], x.geometry->shape, DType::kF64);
+  const DenseCopy probs = dense_copy(call, call.in[1], x.geometry->shape, DType::kF64);
   if (probs.data == nullptr) return out_of_scratch(call.op.name, probs.bytes);
   const auto* count = static_cast<const double*>(counts.data);
   const auto* prob = static_cast<const double*>(probs.data);

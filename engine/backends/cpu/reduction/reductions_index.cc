@@ -13,9 +13,9 @@ namespace {
 
 using core::Status;
 
-constexpr std::int64_t kChunk = 512;
-constexpr std::int64_t kPart = std::int64_t{1} << 20;
-constexpr std::int64_t kSplitAbove = std::int64_t{1} << 21;
+constexpr std::int64_t kIndexChunk = 512;                   // number of results computed at once
+constexpr std::int64_t kIndexPart = std::int64_t{1} << 20;  // elements in one parallel part
+constexpr std::int64_t kIndexSplitAbove = std::int64_t{1} << 21;  // elements
 
 template <class A, bool kMax>
 bool better(A a, A than) {
@@ -46,7 +46,8 @@ class Extremum {
   void run() {
     const std::int64_t work = plan_.outputs * plan_.count;
     const std::int64_t chunk =
-        across_ ? kChunk : std::clamp<std::int64_t>(kPart / 4 / plan_.count, 1, kChunk);
+        across_ ? kIndexChunk
+                : std::clamp<std::int64_t>(kIndexPart / 4 / plan_.count, 1, kIndexChunk);
     const std::int64_t per_row = (columns_.size + chunk - 1) / chunk;
     const std::int64_t chunks = plan_.outputs / columns_.size * per_row;
     const auto make = [&](std::int64_t i) {
@@ -56,11 +57,11 @@ class Extremum {
       results(call_.in[0].first<const char>() + (row.in + first * columns_.in) * element_, n,
               row.out + first * columns_.out);
     };
-    if (work <= kSplitAbove || chunks == 1) {
+    if (work <= kIndexSplitAbove || chunks == 1) {
       for (std::int64_t i = 0; i < chunks; ++i) make(i);
       return;
     }
-    const std::int64_t parts = std::min(chunks, (work + kPart - 1) / kPart);
+    const std::int64_t parts = std::min(chunks, (work + kIndexPart - 1) / kIndexPart);
     call_.parallel.run(parts, [&](std::int64_t part) {
       const std::int64_t end = (part + 1) * chunks / parts;
       for (std::int64_t i = part * chunks / parts; i < end; ++i) make(i);
@@ -69,8 +70,8 @@ class Extremum {
 
  private:
   void results(const char* base, std::int64_t n, std::int64_t out) {
-    A best[kChunk];
-    std::int64_t where[kChunk];
+    A best[kIndexChunk];
+    std::int64_t where[kIndexChunk];
     if (across_) {
       across(base, n, best, where);
     } else {
@@ -110,7 +111,7 @@ class Extremum {
       const char* row = outer_row(base, outer);
       for (std::int64_t start = 0; start < inner_.size; start += kLeaf) {
         // An expanded operand can make a line arbitrarily long, so the loop can be cancelled.
-        if (start > 0 && start % kPart == 0 && call_.parallel.cancelled()) break;
+        if (start > 0 && start % kIndexPart == 0 && call_.parallel.cancelled()) break;
         const std::int64_t n = std::min(kLeaf, inner_.size - start);
         const A value = fold.leaf(block(row, start, n, buffer), n);
         if (any && !better<A, kMax>(value, best)) continue;
@@ -128,7 +129,7 @@ class Extremum {
   }
 
   void across(const char* base, std::int64_t n, A* best, std::int64_t* where) const {
-    A buffer[kChunk];
+    A buffer[kIndexChunk];
     for (std::int64_t r = 0; r < plan_.count; ++r) {
       if (r > 0 && r % 4096 == 0 && call_.parallel.cancelled()) return;
       const char* row = outer_row(base, r / inner_.size) + r % inner_.size * inner_.in * element_;

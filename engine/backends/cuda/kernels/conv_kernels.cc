@@ -6,7 +6,7 @@
 #include "engine/backends/cuda/describe.h"
 #include "engine/backends/cuda/library/conv_slices.h"
 #include "engine/backends/cuda/library/convolutions.h"
-#include "engine/backends/cuda/text/calls.h"
+#include "engine/backends/cuda/text/base/calls.h"
 
 namespace teletensor::backends::cuda {
 namespace {

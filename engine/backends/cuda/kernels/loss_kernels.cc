@@ -5,7 +5,7 @@
 #include "engine/backends/cuda/codegen/recipes.h"
 #include "engine/backends/cuda/describe.h"
 #include "engine/backends/cuda/plans/index_plan.h"
-#include "engine/backends/cuda/text/calls.h"
+#include "engine/backends/cuda/text/base/calls.h"
 #include "engine/ops/scalar/losses.h"
 
 namespace teletensor::backends::cuda {

@@ -4,7 +4,7 @@
 
 #include "engine/backends/cuda/codegen/recipes.h"
 #include "engine/backends/cuda/describe.h"
-#include "engine/backends/cuda/text/calls.h"
+#include "engine/backends/cuda/text/base/calls.h"
 
 namespace teletensor::backends::cuda {
 namespace {

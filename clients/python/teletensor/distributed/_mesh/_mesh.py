@@ -18,7 +18,7 @@ from ..._sessions.errors import RankLostError, SessionLostError, TeletensorError
 from ..._sessions.session import Session, connect
 from ..._tensors.convert import tensor
 from .._group import ProcessGroup, _seconds
-from .._stores import HashStore
+from .._stores.stores import HashStore
 from ._compiled import MeshCompiled
 from ._copies import copied, replicated
 from ._groups import Groups

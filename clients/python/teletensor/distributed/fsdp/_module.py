@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...nn.containers import ModuleDict, ModuleList
+from ...nn._layers.containers import ModuleDict, ModuleList
 from ...nn.module import Module
 from ...nn.parameter import Parameter, UninitializedTensorMixin
 from .._group import GroupMember, ProcessGroup, found

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from ... import _api as tt
 from ..._tensors.tensor import Tensor
 from .. import functional as F
-from ..conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from .._layers.conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from ..module import Module
 from ..parameter import Parameter, UninitializedParameter
 from .parametrizations import _norm_except

@@ -10,7 +10,7 @@ from typing import Any
 from ... import _api as tt
 from ..._sessions.scopes import Restoring
 from ..._tensors.tensor import Tensor
-from ..containers import ModuleDict, ModuleList
+from .._layers.containers import ModuleDict, ModuleList
 from ..module import Module
 from ..parameter import Parameter
 

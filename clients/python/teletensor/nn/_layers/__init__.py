@@ -1,0 +1,1 @@
+"""The layers and losses of `nn`, one module per family. Their public names are those of `nn`."""
