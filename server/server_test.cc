@@ -24,16 +24,8 @@ using namespace std::chrono_literals;
 using grpc::StatusCode;
 using program::Command;
 using testing::eventually;
-
-std::string text_of(const grpc::ByteBuffer& buffer) {
-  std::vector<grpc::Slice> slices;
-  std::string text;
-  if (!buffer.Dump(&slices).ok()) return text;
-  for (const grpc::Slice& slice : slices) {
-    text.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  return text;
-}
+using testing::reason;
+using testing::text_of;
 
 // One session: sends Hello, and optionally opens a Run stream that carries arbitrary bytes.
 class Client {
@@ -484,20 +476,11 @@ TEST_F(ServerTest, TooManyStreamsAreToldByAWord) {
     return client.stub->Staged(client.context().get(), request, &staged).ok() &&
            staged.received() == 4;
   }));
-  const auto refuse = [&](std::string* word) {
-    const auto context = client.context();
-    const auto stream = client.stub->Upload(context.get(), &refused);
-    const grpc::Status status = stream->Finish();
-    const auto& metadata = context->GetServerTrailingMetadata();
-    const auto found = metadata.find("teletensor-reason");
-    if (found != metadata.end()) word->assign(found->second.data(), found->second.size());
-    return status;
-  };
-  std::string word;
-  const grpc::Status status = refuse(&word);
+  const auto context = client.context();
+  const grpc::Status status = client.stub->Upload(context.get(), &refused)->Finish();
   EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(status.error_message(), "too many streams: a session may have 1 now");
-  EXPECT_EQ(word, "streams");
+  EXPECT_EQ(reason(*context), "streams");
   unfinished->TryCancel();
 }
 
@@ -665,6 +648,29 @@ TEST_F(ServerTest, ShutdownEndsEverybody) {
   EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE) << status.error_message();
   stopping.join();
   EXPECT_EQ(books.get(&testing::Books::sessions), 0);
+}
+
+TEST_F(ServerTest, ARefusedHelloHasItsReasonInAWord) {
+  start();
+  Client client("unix:" + server->socket());
+  client.open();
+  const auto refusal = [&] {
+    v1::HelloRequest request = Client::request();
+    request.set_session_name("n");
+    request.set_take_over(true);
+    grpc::ClientContext context;
+    v1::HelloReply reply;
+    const grpc::Status status = client.stub->Hello(&context, request, &reply);
+    EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE) << status.error_message();
+    return reason(context);
+  };
+  Leases& leases = server->leases();
+  const std::string user = leases.all().front()->client.user;
+  ASSERT_TRUE(leases.moved_sessions().expect("token", user, "n"));
+  EXPECT_EQ(refusal(), "arriving");
+  leases.moved_sessions().arrived("token");
+  leases.close();
+  EXPECT_EQ(refusal(), "daemon");
 }
 
 // ---------------------------------------------------------------- bulk transfers

@@ -1,18 +1,39 @@
-// Test helpers: a temporary folder, a fake engine that records its calls, and waiting for
-// conditions.
+// Test helpers: a temporary folder, a fake engine that records its calls, waiting for conditions,
+// and what gRPC calls return.
 #pragma once
+
+#include <grpcpp/grpcpp.h>
 
 #include <chrono>
 #include <functional>
 #include <map>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "engine/core/folder_test.h"
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
 
 namespace teletensor::server::testing {
+
+// The bytes of a message.
+inline std::string text_of(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  std::string text;
+  if (!buffer.Dump(&slices).ok()) return text;
+  for (const grpc::Slice& slice : slices) {
+    text.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return text;
+}
+
+// The reason in one word with which a call has ended. Empty if there is none.
+inline std::string reason(const grpc::ClientContext& context) {
+  const auto& metadata = context.GetServerTrailingMetadata();
+  const auto found = metadata.find("teletensor-reason");
+  return found == metadata.end() ? "" : std::string(found->second.data(), found->second.size());
+}
 
 // Ends a test that hangs. No test depends on how long something takes.
 inline constexpr std::chrono::seconds kHang{240};

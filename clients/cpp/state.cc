@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <random>
+#include <thread>
 
 #include "clients/session/error_text.h"
 #include "engine/ops/op.h"
@@ -56,12 +58,24 @@ Status wrong(const ops::OpDef& def, const Parameter& parameter, const char* want
 }
 
 // Sends Hello and returns the reply. If no process listens, tries again for a short time, because
-// the daemon may be starting.
+// the daemon may be starting. Tries again for the whole timeout if the daemon shuts down, because
+// it may be restarting, or if the session is being moved to the daemon.
 core::Result<std::string> first_reply(Route& route, const std::string& hello, double timeout) {
+  const auto began = std::chrono::steady_clock::now();
+  bool patient = false;
   for (int tries = 1;; ++tries) {
-    auto reply = route.channel()->unary("/teletensor.v1.Compute/Hello", hello, timeout, false, {});
-    if (tries == kStartingTries || !Keeper::is_refused(reply.status())) return reply;
+    std::string word;
+    auto reply =
+        route.channel()->unary("/teletensor.v1.Compute/Hello", hello, timeout, false, {}, &word);
+    if (reply.ok()) return reply;
+    patient = patient || word == "daemon" || word == "arriving";
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - began;
+    const bool again = patient
+                           ? reply.status().code() == Code::kUnavailable && waited.count() < timeout
+                           : tries < kStartingTries && Keeper::is_refused(reply.status());
+    if (!again) return reply;
     std::this_thread::sleep_for(kStartingPause);
+    route.connect_again();
   }
 }
 

@@ -52,7 +52,7 @@ Status Backward::check_derivative(const Target& target, const std::vector<bool>&
   const ops::OpDef& def = graph_.catalog_.at(target.node->op);
   for (std::uint32_t e = 0; def.refused != 0 && e < target.edges; ++e) {
     const std::int32_t to = links_[target.first_edge + e].target;
-    if (to < 0 || !def.refuses(e)) continue;
+    if (to < 0 || !ops::refuses(def, e)) continue;
     const auto t = static_cast<std::size_t>(to);
     if (!call_.has_inputs || key[t] || targets_[t].runs) {
       return ops::not_implemented(def, target.node->attributes, e);

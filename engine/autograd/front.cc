@@ -30,6 +30,10 @@ namespace {
 
 constexpr std::uint64_t kDayMs = 86'400'000;
 
+Status unknown(HandleId id) {
+  return Status(Code::kNotFound, "handle " + std::to_string(id) + " is unknown or released");
+}
+
 }  // namespace
 
 class Front::Impl final : public Issuer {
@@ -249,9 +253,6 @@ class Front::Impl final : public Issuer {
   }
 
  private:
-  static Status unknown(HandleId id) {
-    return Status(Code::kNotFound, "handle " + std::to_string(id) + " is unknown or released");
-  }
   Status find(HandleId id, HandleRef& h) {
     if (auto failure = names_.refusal(id)) [[unlikely]] {
       cause_ = std::move(failure);

@@ -80,10 +80,10 @@ void Node::let_go() {
 
 Node::~Node() {
   --graph_->live_nodes_;
-  graph_->object_bytes_ -= counted;
-  if (place == 0) return;
+  graph_->object_bytes_ -= listed.bytes;
+  if (listed.place == 0) return;
   auto& recorded = graph_->recorded_;
-  recorded[place - graph_->recorded_gone_ - 1].second = nullptr;
+  recorded[listed.place - graph_->recorded_gone_ - 1].second = nullptr;
   while (!recorded.empty() && recorded.front().second == nullptr) {
     recorded.pop_front();
     ++graph_->recorded_gone_;

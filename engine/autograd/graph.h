@@ -237,8 +237,12 @@ class Node final : public GraphObject {
   bool keeps_number = false;  // the vjp reads a number: like a saved value, a backward uses it up
   bool freed = false;
   Visit visit;
-  std::size_t counted = 0;  // the part of size() that is in the graph's total
-  std::uint64_t place = 0;  // position in the graph's list of nodes with saved values; 0 if absent
+  // What the graph records about this node.
+  struct Listed {
+    std::size_t bytes = 0;  // the part of size() that is in the graph's total
+    // Position in the graph's list of nodes with saved values; 0 if absent.
+    std::uint64_t place = 0;
+  } listed;
 };
 
 // Free list for objects that are created and destroyed with every instruction. Returning memory to
@@ -459,7 +463,7 @@ class Graph {
   // calls.
   void note_recorded(std::uint64_t seq, Node& node) {
     recorded_.emplace_back(seq, &node);
-    node.place = recorded_gone_ + recorded_.size();
+    node.listed.place = recorded_gone_ + recorded_.size();
   }
   void set_node(Handle& h, core::Ref<Node> node, std::uint32_t output);
   void write(Handle& h, program::ValueRef value);

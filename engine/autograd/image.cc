@@ -272,7 +272,7 @@ class ImageBuilder {
     std::uint64_t last = 0;
     for (const auto& [seq, node] : image_.recorded) {
       if (node >= nodes.size() || seq < last || image_.nodes[node].seq != seq ||
-          nodes[node]->place != 0) {
+          nodes[node]->listed.place != 0) {
         return broken("a recorded operation");
       }
       graph_.note_recorded(last = seq, *nodes[node]);

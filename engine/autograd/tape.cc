@@ -37,8 +37,8 @@ std::size_t Node::saved_size() const {
 }
 
 void Graph::count(Node& node) {
-  object_bytes_ -= node.counted;
-  object_bytes_ += node.counted = node.size();
+  object_bytes_ -= node.listed.bytes;
+  object_bytes_ += node.listed.bytes = node.size();
 }
 
 // ---------------------------------------------------------------- recording
@@ -185,7 +185,7 @@ void Graph::save(Node& node, const ops::OpDef& def, const Call& call,
 
 void Graph::saved(Node& node) {
   const std::size_t bytes = node.saved_size();
-  node.counted += bytes;
+  node.listed.bytes += bytes;
   object_bytes_ += bytes;
   note_recorded(seq_, node);
   if (on_save) on_save(node);

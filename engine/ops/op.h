@@ -249,11 +249,13 @@ struct OpDef {
   std::string name{};
   std::vector<Parameter> parameters{};
   int operand_parameters = 0;
-  // Returns true if the derivative by operand i (lists flattened) is refused.
-  bool refuses(std::size_t i) const { return (refused >> (i < 31 ? i : 31) & 1) != 0; }
   int results = 1;  // -1: as many as infer or view returns ("-> Tensor[]")
 };
 
+// Returns true if the derivative by operand i (lists flattened) is refused.
+inline bool refuses(const OpDef& def, std::size_t i) {
+  return (def.refused >> (i < 31 ? i : 31) & 1) != 0;
+}
 // Returns the op with the derivatives by `operands` marked as not implemented: a backward or a
 // tangent that needs one raises an error.
 OpDef refusing(OpDef def, std::uint32_t operands = kEveryOperand);

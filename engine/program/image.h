@@ -193,11 +193,14 @@ struct Image {
     std::vector<Index> values;
   };
   std::vector<Entry> entries;  // ascending by seq
-  // All commands up to this one have run.
-  std::uint64_t completed() const { return (entries.empty() ? next_seq : entries[0].seq) - 1; }
   // Late errors that the client has not raised yet: the root, and the in-place commands that failed
   // because of it.
   std::vector<std::pair<std::uint64_t, std::vector<std::uint64_t>>> failed;
 };
+
+// All commands up to this one have run.
+inline std::uint64_t completed_upto(const Image& image) {
+  return (image.entries.empty() ? image.next_seq : image.entries[0].seq) - 1;
+}
 
 }  // namespace teletensor::program

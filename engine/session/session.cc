@@ -166,7 +166,7 @@ void Session::fetch_refused(std::uint64_t seq, bool bulk, const Status& status,
   fetched.seq = seq;
   fetched.status = status;
   fetched.root = root;
-  fetched.description.emplace();  // not in its turn
+  fetched.description = engine::Fetched::Description{};  // not in its turn
   listener_->on_fetched(std::move(fetched));
 }
 
@@ -175,7 +175,7 @@ void Session::described(std::uint64_t seq, const core::Layout& layout, bool requ
   fetched.seq = seq;
   fetched.dtype = layout.dtype;
   fetched.shape = layout.geometry.shape;
-  fetched.description.emplace();
+  fetched.description = engine::Fetched::Description{};
   fetched.description->device = layout.device;
   fetched.description->strides = layout.geometry.strides;
   fetched.description->requires_grad = requires_grad;

@@ -411,11 +411,11 @@ Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& r
     return core::invalid(
         "the session's snapshot is inconsistent: the number of the next command is missing");
   }
-  back_.begin_at(image.next_seq - 1, image.completed(), image.cancelled_below,
+  back_.begin_at(image.next_seq - 1, program::completed_upto(image), image.cancelled_below,
                  std::move(image.failed));
   for (const Image::Group& group : image.groups) back_.groups().restore(user_, who(), group);
   TT_RETURN_IF_ERROR(back_.restore_entries(image.entries, *values));
-  forgotten_ = image.completed();
+  forgotten_ = program::completed_upto(image);
   accepted_upto_ = image.next_seq - 1;
   core::MutexLock lock(mu_);
   amounts_ = amounts;

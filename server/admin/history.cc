@@ -140,7 +140,8 @@ void History::take_devices(const Overview& all, double passed) {
 
 // Removes users without a session in any sample that the history still has.
 void History::forget_absent() {
-  std::erase_if(users_, [&](const auto& each) { return each.second.seen + kSamples < count_; });
+  std::erase_if(users_, [&](const auto& each)
+                            TT_REQUIRES(mutex_) { return each.second.seen + kSamples < count_; });
 }
 
 int History::color(const std::string& user) {
@@ -163,7 +164,7 @@ std::string History::json(const Caller& caller, std::uint64_t since) {
   MutexLock lock(mutex_);
   const std::uint64_t oldest = count_ > kSamples ? count_ - kSamples : 0;
   const std::uint64_t first = since > count_ ? oldest : std::max(since, oldest);
-  const auto part = [&](const auto& ring, auto&& as) {
+  const auto part = [&](const auto& ring, auto&& as) TT_REQUIRES(mutex_) {
     auto values = nlohmann::json::array();
     for (std::uint64_t n = first; n < count_; ++n) values.push_back(as(ring[n % kSamples]));
     return values;

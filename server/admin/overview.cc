@@ -109,7 +109,7 @@ std::vector<UserView> users_of(const Overview& all, Leases& leases, const Caller
   const auto ended = leases.counters().users();
   for (auto& [name, user] : users) {
     user.name = name;
-    user.limits = leases.limits().of(name);
+    user.limits = limits_of(leases.limits(), name);
     if (const auto found = ended.find(name); found != ended.end()) {
       user.lane_seconds += static_cast<double>(found->second.lane_ns) * 1e-9;
     }

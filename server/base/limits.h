@@ -75,13 +75,14 @@ struct Limits {
   std::chrono::milliseconds slow{200};
   // Period in which clients report source lines. 0 means never.
   std::chrono::milliseconds sites{5000};
-
-  UserLimits of(std::string_view user) const {
-    const auto found = users.find(user);
-    return found != users.end()
-               ? found->second
-               : UserLimits{user_sessions, user_memory, session_memory, 1, amounts, state_memory};
-  }
 };
+
+inline UserLimits limits_of(const Limits& all, std::string_view user) {
+  const auto found = all.users.find(user);
+  return found != all.users.end()
+             ? found->second
+             : UserLimits{all.user_sessions, all.user_memory, all.session_memory, 1,
+                          all.amounts,       all.state_memory};
+}
 
 }  // namespace teletensor::server

@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <functional>
+#include <utility>
 
 namespace teletensor::server {
 
@@ -18,7 +19,12 @@ constexpr int kSystemBuffer = 64 << 10;  // The system doubles it.
 // hands a socket over.
 class Immediately final : public httplib::TaskQueue {
  public:
-  void enqueue(std::function<void()> job) override { job(); }
+  // bool (whether the job was accepted) since version 0.16 of the library, void before.
+  using Accepted = decltype(std::declval<httplib::TaskQueue&>().enqueue({}));
+  Accepted enqueue(std::function<void()> job) override {
+    job();
+    return Accepted(true);
+  }
   void shutdown() override {}
 };
 
@@ -80,6 +86,17 @@ void BoundedServer::serve(HttpConnections::Connection& connection) try {
 } catch (const std::exception&) {  // No memory, for example: the connection ends.
 }
 
+template <class Self>
+bool BoundedServer::answer(Self& self, HttpStream& stream, bool last, bool& closes,
+                           const SSL* tls) {
+  const auto set_up = [tls](httplib::Request& request) { request.ssl = tls; };
+  if constexpr (requires { self.process_request(stream, last, closes, set_up); }) {
+    return self.process_request(stream, last, closes, set_up);
+  } else {  // Later versions take the addresses of both sides, which the routes do not use.
+    return self.process_request(stream, "", 0, "", 0, last, closes, set_up);
+  }
+}
+
 void BoundedServer::serve_requests(HttpStream& stream, const SSL* tls) {
   for (int count = 1; !stream.over(); ++count) {
     const int status = stream.receive_head();
@@ -91,9 +108,7 @@ void BoundedServer::serve_requests(HttpStream& stream, const SSL* tls) {
     // A refused body is not read, so that no further request can follow it.
     const bool last = stream.has_body() || count == kRequests;
     bool closes = false;
-    const bool answered = process_request(stream, last, closes,
-                                          [tls](httplib::Request& request) { request.ssl = tls; });
-    if (!answered || last || closes) break;
+    if (!answer(*this, stream, last, closes, tls) || last || closes) break;
   }
   if (const int status = stream.refused(); status != 0) {
     counters_.refused(status == 408   ? Refusal::kHttpTime

@@ -36,6 +36,10 @@ class BoundedServer final : public httplib::Server {
   bool process_and_close_socket(socket_t socket) override;
   void serve(HttpConnections::Connection& connection);
   void serve_requests(HttpStream& stream, const SSL* tls);
+  // Answers one request. `Self` is BoundedServer; as a template parameter it lets the compiler look
+  // for the call that this version of the library has.
+  template <class Self>
+  static bool answer(Self& self, HttpStream& stream, bool last, bool& closes, const SSL* tls);
 
   const HttpLimits limits_;
   const bool tls_;

@@ -3,10 +3,9 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <future>
+#include <thread>
 #include <utility>
 
-#include "engine/core/threads.h"
 #include "engine/core/with_memory.h"
 
 namespace teletensor::server {
@@ -31,22 +30,15 @@ Moves::Moves(Leases& leases, Recovery& recovery, const Auth& auth, Peers* peers,
       auth_(auth),
       peers_(peers),
       options_(std::move(options)),
-      files_(recovery.on() ? std::optional<MoveFiles>(*recovery.store()) : std::nullopt),
-      worker_(core::start_thread([this] { work(); })) {}
+      files_(recovery.on() ? std::optional<MoveFiles>(*recovery.store()) : std::nullopt) {}
 
 Moves::~Moves() {
   stop();
   // Recovery calls back for each session that is being paused, even if the session has ended.
   for (bool rest = true; rest;) {
-    run([&] { rest = !resting_.empty(); });
+    worker_.run([&] { rest = !resting_.empty(); });
     if (rest) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  {
-    MutexLock lock(mutex_);
-    over_ = true;
-  }
-  changed_.notify_all();
-  worker_.join();
 }
 
 void Moves::restore() {
@@ -86,7 +78,7 @@ void Moves::stop() {
     MutexLock lock(mutex_);
     if (std::exchange(stopping_, true)) return;
   }
-  run([&] {
+  worker_.run([&] {
     for (const Delayed& each : std::exchange(delayed_, {})) each.request.done(shutting_down());
     while (!leaving_.empty()) give_up(leaving_.begin()->first, shutting_down(), true);
     for (auto at = coming_.begin(); at != coming_.end();) {
@@ -102,52 +94,12 @@ void Moves::stop() {
   });
 }
 
-// ---------------------------------------------------------------- the worker
-
-void Moves::post(Task task, std::chrono::milliseconds later) {
-  {
-    MutexLock lock(mutex_);
-    tasks_.emplace(Clock::now() + later, std::move(task));
-  }
-  changed_.notify_all();
-}
-
-// Runs the task in the worker thread and waits for it.
-void Moves::run(const Task& task) {
-  std::promise<void> done;
-  post([&] {
-    task();
-    done.set_value();
-  });
-  done.get_future().wait();
-}
-
-void Moves::work() {
-  while (true) {
-    Task task;
-    {
-      MutexLock lock(mutex_);
-      if (over_) return;
-      const auto first = tasks_.begin();
-      if (first == tasks_.end()) {
-        changed_.wait(mutex_);
-      } else if (const auto left = first->first - Clock::now(); left > left.zero()) {
-        changed_.wait_for(mutex_, left);
-      } else {
-        task = std::move(first->second);
-        tasks_.erase(first);
-      }
-    }
-    if (task) task();
-  }
-}
-
 void Moves::met(const std::string& peer) {
-  post([this, peer] { meet(peer); });
+  worker_.post([this, peer] { meet(peer); });
 }
 
 void Moves::lost(const std::string& peer, const std::string& why) {
-  post([this, peer, why] {
+  worker_.post([this, peer, why] {
     met_.erase(peer);
     lose(peer, Status(Code::kUnavailable, "the connection to \"" + peer + "\" is lost: " + why));
   });
@@ -162,7 +114,7 @@ Status Moves::received(const std::string& peer, v1::PeerMove move, std::string d
     }
     waiting_[peer] += bytes;
   }
-  post([this, peer, bytes, move = std::move(move), data = std::move(data)] {
+  worker_.post([this, peer, bytes, move = std::move(move), data = std::move(data)] {
     take(peer, move, data);
     MutexLock lock(mutex_);
     waiting_[peer] -= bytes;

@@ -19,11 +19,11 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/core/mutex.h"
 #include "server/access/auth.h"
+#include "server/base/task_thread.h"
 #include "server/peer/peers.h"
 #include "server/state/move_files.h"
 #include "server/state/recovery.h"
@@ -84,7 +84,6 @@ class Moves final : public MoveReceiver {
   void lost(const std::string& peer, const std::string& why) override;
 
  private:
-  using Task = std::function<void()>;
   // A move that waits for a connection.
   struct Delayed {
     Request request;
@@ -116,9 +115,6 @@ class Moves final : public MoveReceiver {
     v1::SavedArrival arrival;
   };
 
-  void post(Task task, std::chrono::milliseconds later = {});
-  void run(const Task& task);
-  void work();
   void take(const std::string& peer, const v1::PeerMove& move, std::string_view data);
   void say(const std::string& peer, const std::string& id, v1::PeerMove::Kind kind,
            std::uint64_t bytes = 0);
@@ -165,7 +161,7 @@ class Moves final : public MoveReceiver {
   // The records of moves. None if there is no state directory; then no session can be moved.
   const std::optional<MoveFiles> files_;
 
-  // ---- used by the worker thread only
+  // ---- used by tasks of worker_ only
   std::string address_, socket_;  // Addresses at which clients reach this daemon.
   std::set<std::string> met_;     // Names of the connected peers.
   std::vector<Delayed> delayed_;
@@ -175,13 +171,10 @@ class Moves final : public MoveReceiver {
   std::map<std::string, v1::SavedMove> moved_;
 
   core::Mutex mutex_;
-  core::CondVar changed_;
-  std::multimap<Clock::time_point, Task> tasks_ TT_GUARDED_BY(mutex_);
-  // Bytes of DATA messages that wait in tasks_, by peer.
+  // Bytes of DATA messages that wait for the worker, by peer.
   std::map<std::string, std::uint64_t> waiting_ TT_GUARDED_BY(mutex_);
   bool stopping_ TT_GUARDED_BY(mutex_) = false;  // Whether new moves are refused.
-  bool over_ TT_GUARDED_BY(mutex_) = false;
-  std::thread worker_;
+  TaskThread worker_;  // Declared last, because its tasks use the other members.
 };
 
 }  // namespace teletensor::server

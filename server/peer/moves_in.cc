@@ -80,7 +80,7 @@ Status Moves::may_come(const std::string& peer, const v1::PeerOffer& offer) {
     }
   }
   TT_RETURN_IF_ERROR(leases_.room_for(
-      offer.user(), leases_.limits().of(offer.user()).quota(offer.asked()), bytes));
+      offer.user(), limits_of(leases_.limits(), offer.user()).quota(offer.asked()), bytes));
   if (offer.named() && leases_.find_name(offer.user(), offer.name()) != nullptr) {
     return Status(Code::kAlreadyExists, offer.user() + " has a session \"" + offer.name() +
                                             "\" there already: close or rename one of them");
@@ -245,7 +245,7 @@ void Moves::arrive(const std::string& peer, const std::string& id) {
   if (const Status status = take_in(id, coming); !status.ok()) {
     spdlog::error("event=session_not_arrived move={} peer=\"{}\" reason=\"{}\"", id, peer,
                   status.message());
-    post([this, peer, id] { arrive(peer, id); }, std::chrono::milliseconds(1000));
+    worker_.post([this, peer, id] { arrive(peer, id); }, std::chrono::milliseconds(1000));
     return;
   }
   coming_.erase(found);

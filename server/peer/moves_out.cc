@@ -60,17 +60,14 @@ bool Moves::linked(const std::string& peer) const {
 }
 
 void Moves::move(Request request) {
-  bool late = false;
   {
     MutexLock lock(mutex_);
-    late = stopping_;
-    if (!late) {
-      const Clock::time_point now = Clock::now(), until = now + request.patience;
-      tasks_.emplace(now, [this, request, until] { begin({request, until}); });
+    if (!stopping_) {
+      const Clock::time_point until = Clock::now() + request.patience;
+      return worker_.post([this, request, until] { begin({request, until}); });
     }
   }
-  if (late) return request.done(shutting_down());
-  changed_.notify_all();
+  request.done(shutting_down());
 }
 
 void Moves::begin(Delayed move) {
@@ -89,7 +86,7 @@ void Moves::begin(Delayed move) {
   if (linked(request.peer)) return offer(request);
   if (Clock::now() < move.until) {
     delayed_.push_back(std::move(move));
-    if (delayed_.size() == 1) post([this] { begin_delayed(); }, kPause);
+    if (delayed_.size() == 1) worker_.post([this] { begin_delayed(); }, kPause);
     return;
   }
   const auto waited = std::chrono::duration_cast<std::chrono::seconds>(request.patience).count();
@@ -154,7 +151,7 @@ void Moves::rest(const std::string& id) {
   resting_.insert(leaving.lease.get());
   recovery_.rest(leaving.lease,
                  [this, id, lease = leaving.lease](const core::Result<SnapshotFacts>& facts) {
-                   post([this, id, lease, facts] { rested(id, lease, facts); });
+                   worker_.post([this, id, lease, facts] { rested(id, lease, facts); });
                  });
 }
 
@@ -168,7 +165,7 @@ void Moves::rested(const std::string& id, const LeaseRef& lease,
   }
   Leaving& leaving = found->second;
   if (!facts.ok() && facts.status().code() == Code::kAborted && ++leaving.tries < kTries) {
-    return post(
+    return worker_.post(
         [this, id] {
           if (leaving_.contains(id)) rest(id);
         },

@@ -332,17 +332,19 @@ Peer::Clock::time_point Peer::tick(Clock::time_point now) {
   }
   if (late) late->end(Status(Code::kDeadlineExceeded, "the peer sent no hello within 5 s"));
   if (owing) owing->wake();
-  // If the receiver is being called for this peer, report the loss later, so that other peers need
-  // not wait.
-  if (lost && !deliver_.try_lock()) {
-    due = std::min(due, now + kAcknowledge);
-  } else if (lost) {
-    {
-      MutexLock lock(mutex_);
-      lost = is_lost(now);
+  if (lost) {
+    // If the receiver is being called for this peer, report the loss later, so that other peers
+    // need not wait.
+    if (deliver_.try_lock()) {
+      {
+        MutexLock lock(mutex_);
+        lost = is_lost(now);
+      }
+      if (lost) lose("no connection for " + std::to_string(home_.patience.count()) + " ms");
+      deliver_.unlock();
+    } else {
+      due = std::min(due, now + kAcknowledge);
     }
-    if (lost) lose("no connection for " + std::to_string(home_.patience.count()) + " ms");
-    deliver_.unlock();
   }
   if (calls) dial();
   return due;

@@ -122,7 +122,7 @@ class Peer final : public PeerStream::Owner {
   using Link = collective::BasicLink<PeerParcel>;
 
   void dial();
-  core::Status greet(const PeerStream::Ref& stream, const PeerHello& hello);
+  core::Status greet(const PeerStream::Ref& stream, const PeerHello& hello) TT_REQUIRES(deliver_);
   void stand(const PeerStream::Ref& stream, const PeerHello& hello) TT_REQUIRES(deliver_);
   core::Status take(const PeerStream::Ref& stream, PeerFrame& frame) TT_REQUIRES(deliver_);
   void lose(const std::string& why) TT_REQUIRES(deliver_);

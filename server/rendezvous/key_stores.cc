@@ -256,7 +256,7 @@ Status KeyStores::keep_in(const std::string& state_dir) {
 void KeyStores::restore(const std::string& path) {
   auto store = std::make_unique<Store>();
   KeyStoreFile::Head head;
-  auto file = KeyStoreFile::load(path, head, [&](const Change& change) {
+  auto file = KeyStoreFile::load(path, head, [&](const Change& change) TT_REQUIRES(mutex_) {
     if (store->name.second.empty()) store->name = {head.user, head.name};
     apply(*store, change);
   });

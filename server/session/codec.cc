@@ -309,7 +309,8 @@ wire::FetchedValue to_wire(engine::Fetched fetched, const Limits& limits) {
   value.status = std::move(fetched.status);
   value.root = fetched.root;
   if (!value.status.ok()) {
-    if (fetched.description) value.description.emplace();  // refused, before its turn
+    // A description is refused before its turn.
+    if (fetched.description) value.description = wire::FetchedValue::Description{};
     return value;
   }
   if (fetched.bytes.size() > limits.frame.inline_bytes) {
@@ -322,7 +323,7 @@ wire::FetchedValue to_wire(engine::Fetched fetched, const Limits& limits) {
   value.dtype = fetched.dtype;
   value.shape = fetched.shape;
   if (fetched.description) {
-    value.description.emplace();
+    value.description = wire::FetchedValue::Description{};
     value.description->device = core::to_string(fetched.description->device);
     value.description->strides = fetched.description->strides;
     value.description->requires_grad = fetched.description->requires_grad;

@@ -20,9 +20,9 @@ std::size_t size_of(const wire::FetchedValue& value) {
 Outbox::Outbox(const Limits& limits, bool keeps, std::uint64_t attach)
     : limits_(limits),
       keeps_(keeps),
-      told_credit_upto_(limits.credit_instructions),
-      told_credit_bytes_(limits.credit_bytes),
-      attach_(attach) {}
+      told_{0, limits.credit_instructions, limits.credit_bytes},
+      attach_(attach),
+      kept_(limits.outbox_bytes) {}
 
 core::Result<bool> Outbox::received(std::uint64_t first_seq, std::uint64_t count,
                                     std::size_t bytes) {
@@ -38,15 +38,15 @@ core::Result<bool> Outbox::received(std::uint64_t first_seq, std::uint64_t count
                                                  std::to_string(first_seq) + ", expected " +
                                                  std::to_string(received_ + 1));
   }
-  if (received_ + count > told_credit_upto_) {
+  if (received_ + count > told_.credit_upto) {
     return Status(Code::kResourceExhausted,
                   "frame beyond the credits: command " + std::to_string(received_ + count) +
-                      ", granted up to " + std::to_string(told_credit_upto_));
+                      ", granted up to " + std::to_string(told_.credit_upto));
   }
-  if (bytes_received_ + bytes > told_credit_bytes_) {
+  if (bytes_received_ + bytes > told_.credit_bytes) {
     return Status(Code::kResourceExhausted,
                   "frame beyond the credits: " + std::to_string(bytes_received_ + bytes) +
-                      " bytes sent, granted " + std::to_string(told_credit_bytes_));
+                      " bytes sent, granted " + std::to_string(told_.credit_bytes));
   }
   received_ += count;
   bytes_received_ += bytes;
@@ -61,8 +61,8 @@ core::Result<bool> Outbox::received(std::uint64_t first_seq, std::uint64_t count
 void Outbox::begin_at(std::uint64_t received, std::uint64_t completed) {
   MutexLock lock(mutex_);
   received_ = received;
-  completed_ = told_ = completed;
-  told_credit_upto_ = credit_upto();
+  completed_ = told_.completed = completed;
+  told_.credit_upto = credit_upto();
 }
 
 void Outbox::completed(std::uint64_t seq) {
@@ -78,7 +78,7 @@ void Outbox::written(std::uint64_t seq) {
 
 Outbox::Credits Outbox::credits() const {
   MutexLock lock(mutex_);
-  return {told_credit_upto_, told_credit_bytes_, bytes_received_};
+  return {told_.credit_upto, told_.credit_bytes, bytes_received_};
 }
 
 void Outbox::complete(std::uint64_t seq) {
@@ -92,15 +92,15 @@ void Outbox::complete(std::uint64_t seq) {
 Status Outbox::fetched(wire::FetchedValue value) {
   MutexLock lock(mutex_);
   value.status = LateErrors::shortened(std::move(value.status));
-  values_bytes_ += size_of(value);
-  if (values_bytes_ > limits_.outbox_bytes) {
-    return Status(Code::kResourceExhausted, "the client has left " + std::to_string(values_bytes_) +
+  values_.bytes += size_of(value);
+  if (values_.bytes > limits_.outbox_bytes) {
+    return Status(Code::kResourceExhausted, "the client has left " + std::to_string(values_.bytes) +
                                                 " bytes of values unread");
   }
   // Commands run in order, so a value implies that all earlier commands are done. Reporting both in
   // one message saves a message. A description does not wait for earlier commands.
   if (!value.description) complete(value.seq);
-  values_.push_back(std::move(value));
+  values_.unsent.push_back(std::move(value));
   return {};
 }
 
@@ -116,32 +116,32 @@ void Outbox::raised(wire::RaisedEvent raised) {
 
 std::uint64_t Outbox::bytes() const {
   MutexLock lock(mutex_);
-  return values_bytes_ + errors_.bytes() + kept_bytes_.load(std::memory_order_relaxed);
+  return values_.bytes + errors_.bytes() + kept_.bytes();
 }
 
 bool Outbox::due() const {
-  if (send_on_attach_ || tell_written_ || !values_.empty() || !errors_.empty()) return true;
-  if (completed_ > told_ && completed_ == received_) return true;
-  return credit_upto() - told_credit_upto_ > limits_.credit_instructions / 4 ||
-         credit_bytes() - told_credit_bytes_ > limits_.credit_bytes / 4;
+  if (send_on_attach_ || tell_written_ || !values_.unsent.empty() || !errors_.empty()) return true;
+  if (completed_ > told_.completed && completed_ == received_) return true;
+  return credit_upto() - told_.credit_upto > limits_.credit_instructions / 4 ||
+         credit_bytes() - told_.credit_bytes > limits_.credit_bytes / 4;
 }
 
 wire::Progress Outbox::gather() {
   wire::Progress progress;
   send_on_attach_ = false;
   if (std::exchange(tell_written_, false)) progress.snapshot_upto = written_;
-  progress.completed_upto = told_ = completed_;
+  progress.completed_upto = told_.completed = completed_;
   progress.received_upto = received_;
-  progress.credit_upto = told_credit_upto_ = credit_upto();
-  progress.credit_bytes = told_credit_bytes_ = credit_bytes();
+  progress.credit_upto = told_.credit_upto = credit_upto();
+  progress.credit_bytes = told_.credit_bytes = credit_bytes();
   progress.errors = errors_.take_errors();
   progress.raised = errors_.take_raised();
-  for (std::size_t bytes = 0; !values_.empty() && bytes < limits_.progress_bytes;) {
-    const std::size_t size = size_of(values_.front());
+  for (std::size_t bytes = 0; !values_.unsent.empty() && bytes < limits_.progress_bytes;) {
+    const std::size_t size = size_of(values_.unsent.front());
     bytes += size;
-    values_bytes_ -= size;
-    progress.fetched.push_back(std::move(values_.front()));
-    values_.pop_front();
+    values_.bytes -= size;
+    progress.fetched.push_back(std::move(values_.unsent.front()));
+    values_.unsent.pop_front();
   }
   return progress;
 }
@@ -154,28 +154,28 @@ Outbox::Sealed Outbox::seal() {
     {
       MutexLock lock(mutex_);
       sealed.bytes_received = bytes_completed_;
-      if (values_.empty() && errors_.empty()) break;
+      if (values_.unsent.empty() && errors_.empty()) break;
       progress = gather();
     }
     progress.number = ++number_;
-    keep(number_, std::make_shared<const std::string>(wire::encode_progress(progress)));
-    ++again_;
+    kept_.keep(number_, std::make_shared<const std::string>(wire::encode_progress(progress)),
+               /*sent=*/false);
   }
   sealed.number = number_;
-  for (const Kept& kept : kept_) sealed.kept.emplace_back(kept.number, kept.message);
+  sealed.kept = kept_.all();
   return sealed;
 }
 
 void Outbox::restore(Sealed sealed, std::uint64_t received, std::uint64_t completed) {
   MutexLock sending(sending_);
   number_ = sealed.number;
-  for (auto& [number, message] : sealed.kept) keep(number, message);
+  for (auto& [number, message] : sealed.kept) kept_.keep(number, message, /*sent=*/true);
   MutexLock lock(mutex_);
   received_ = restored_ = written_ = received;
-  completed_ = told_ = completed;
+  completed_ = told_.completed = completed;
   bytes_received_ = bytes_completed_ = sealed.bytes_received;
-  told_credit_upto_ = credit_upto();
-  told_credit_bytes_ = credit_bytes();
+  told_.credit_upto = credit_upto();
+  told_.credit_bytes = credit_bytes();
 }
 
 void Outbox::close() {
@@ -186,7 +186,7 @@ void Outbox::close() {
 Outbox::Message Outbox::take(std::uint64_t attach) {
   MutexLock sending(sending_);
   if (closed_ || attach != attach_) return nullptr;
-  if (again_ != 0) return kept_[kept_.size() - again_--].message;
+  if (Message again = kept_.next()) return again;
   wire::Progress progress;
   {
     MutexLock lock(mutex_);
@@ -196,32 +196,14 @@ Outbox::Message Outbox::take(std::uint64_t attach) {
   progress.number = ++number_;
   auto message = std::make_shared<const std::string>(wire::encode_progress(progress));
   if (keeps_ && !(progress.fetched.empty() && progress.errors.empty() && progress.raised.empty())) {
-    keep(progress.number, message);
+    kept_.keep(progress.number, message, /*sent=*/true);
   }
   return message;
 }
 
-void Outbox::keep(std::uint64_t number, const Message& message) {
-  kept_.push_back({number, message});
-  kept_bytes_ += message->size();
-  // The client reads messages without acknowledging them. The oldest ones are dropped; the client
-  // could not reconnect if its stream were lost now. Messages that were never sent are kept.
-  while (kept_bytes_ > limits_.outbox_bytes && kept_.size() > again_ + 1) {
-    forget_upto(dropped_upto_ = kept_.front().number);
-  }
-}
-
-void Outbox::forget_upto(std::uint64_t number) {
-  while (!kept_.empty() && kept_.front().number <= number) {
-    kept_bytes_ -= kept_.front().message->size();
-    kept_.pop_front();
-  }
-  again_ = std::min(again_, kept_.size());
-}
-
 void Outbox::acknowledged(std::uint64_t number) {
   MutexLock sending(sending_);
-  forget_upto(number);
+  kept_.forget_upto(number);
 }
 
 bool Outbox::rewind(std::uint64_t number, std::uint64_t attach) {
@@ -229,12 +211,11 @@ bool Outbox::rewind(std::uint64_t number, std::uint64_t attach) {
   attach_ = attach;
   // After a restart, the messages in between contained only counters.
   number_ = std::max(number_, number);
-  forget_upto(number);
-  again_ = kept_.size();
+  const bool complete = kept_.rewind(number);
   MutexLock lock(mutex_);
   send_on_attach_ = true;
   tell_written_ = written_ != 0;
-  return dropped_upto_ <= number;
+  return complete;
 }
 
 std::uint64_t Outbox::received_upto() const {

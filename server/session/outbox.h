@@ -5,7 +5,6 @@
 // connection.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "engine/core/status.h"
 #include "proto/wire/progress.h"
 #include "server/base/limits.h"
+#include "server/session/kept_messages.h"
 #include "server/session/late_errors.h"
 
 namespace teletensor::server {
@@ -95,11 +95,6 @@ class Outbox {
     std::uint64_t upto;  // Bytes of the session's frames up to and including this one.
   };
 
-  struct Kept {
-    std::uint64_t number;
-    Message message;
-  };
-
   std::uint64_t credit_upto() const TT_REQUIRES(mutex_) {
     return completed_ + limits_.credit_instructions;
   }
@@ -110,9 +105,6 @@ class Outbox {
   bool due() const TT_REQUIRES(mutex_);
   wire::Progress gather() TT_REQUIRES(mutex_);
 
-  void keep(std::uint64_t number, const Message& message) TT_REQUIRES(sending_);
-  void forget_upto(std::uint64_t number) TT_REQUIRES(sending_);
-
   const Limits limits_;
   const bool keeps_;
   mutable core::Mutex mutex_;
@@ -120,16 +112,18 @@ class Outbox {
   // Value of received_ when the outbox was restored.
   std::uint64_t restored_ TT_GUARDED_BY(mutex_) = ~0ull;
   std::uint64_t completed_ TT_GUARDED_BY(mutex_) = 0;
-  // Value of completed_ that the last message has reported.
-  std::uint64_t told_ TT_GUARDED_BY(mutex_) = 0;
   std::uint64_t bytes_received_ TT_GUARDED_BY(mutex_) = 0;
   std::uint64_t bytes_completed_ TT_GUARDED_BY(mutex_) = 0;
-  std::uint64_t told_credit_upto_ TT_GUARDED_BY(mutex_);
-  std::uint64_t told_credit_bytes_ TT_GUARDED_BY(mutex_);
+  // The numbers that the last message has reported.
+  struct Told {
+    std::uint64_t completed = 0, credit_upto = 0, credit_bytes = 0;
+  } told_ TT_GUARDED_BY(mutex_);
   // Frames whose commands have not all completed.
   std::deque<FrameBytes> frames_ TT_GUARDED_BY(mutex_);
-  std::deque<wire::FetchedValue> values_ TT_GUARDED_BY(mutex_);
-  std::size_t values_bytes_ TT_GUARDED_BY(mutex_) = 0;
+  struct Values {
+    std::deque<wire::FetchedValue> unsent;
+    std::size_t bytes = 0;
+  } values_ TT_GUARDED_BY(mutex_);
   LateErrors errors_ TT_GUARDED_BY(mutex_);
   std::uint64_t written_ TT_GUARDED_BY(mutex_) = 0;
   bool tell_written_ TT_GUARDED_BY(mutex_) = false;
@@ -141,14 +135,9 @@ class Outbox {
   // Attach counter of the stream that may take messages.
   std::uint64_t attach_ TT_GUARDED_BY(sending_) = 0;
   bool closed_ TT_GUARDED_BY(sending_) = false;
-  std::deque<Kept> kept_ TT_GUARDED_BY(sending_);  // Messages that were sent and not acknowledged.
-  // Changed with sending_ locked. bytes() reads it without, because take() holds that lock while it
-  // encodes a message.
-  std::atomic<std::size_t> kept_bytes_ = 0;
-  // Number of the last unacknowledged message that was dropped because there were too many.
-  std::uint64_t dropped_upto_ TT_GUARDED_BY(sending_) = 0;
-  // Number of messages at the end of kept_ that are to be sent again.
-  std::size_t again_ TT_GUARDED_BY(sending_) = 0;
+  // Changed with sending_ locked. bytes() reads its size without, because take() holds that lock
+  // while it encodes a message.
+  KeptMessages kept_;
 };
 
 }  // namespace teletensor::server

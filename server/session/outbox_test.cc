@@ -62,13 +62,13 @@ TEST(Outbox, ADescriptionSaysNothingOfTheCommandsBeforeIt) {
   ASSERT_TRUE(outbox.received(1, 10, 50).ok());
   wire::FetchedValue described;
   described.seq = 5;
-  described.description.emplace();
+  described.description = wire::FetchedValue::Description{};
   ASSERT_TRUE(outbox.fetched(described).ok());
   EXPECT_EQ(next(outbox).completed_upto, 0u);
   wire::FetchedValue refused;
   refused.seq = refused.root = 6;
   refused.status = core::invalid("handle 9 is unknown");
-  refused.description.emplace();
+  refused.description = wire::FetchedValue::Description{};
   ASSERT_TRUE(outbox.fetched(refused).ok());
   EXPECT_EQ(next(outbox).completed_upto, 0u);
   ASSERT_TRUE(outbox.fetched(value(7, 4)).ok());

@@ -60,7 +60,7 @@ Recovery::Recovery(Leases& leases, std::unique_ptr<SessionStore> store, Times ti
       shared_tensors_(store_.get(), leases.engine(), state_use_),
       times_(times),
       shutdown_(std::move(shutdown)),
-      budget_(times.drain) {
+      drain_{times.drain, {}} {
   if (!store_) return;
   leases_.on_over = [this](const std::string& file) {
     {
@@ -111,7 +111,7 @@ void Recovery::snapshot(const LeaseRef& lease, Written done) {
   bool begins = false;
   if (refused.ok()) {
     MutexLock lock(mutex_);
-    if (draining_) {
+    if (drain_.begun) {
       refused = shutting_down();
     } else {
       Line& line = lines_[lease.get()];
@@ -149,7 +149,7 @@ void Recovery::served(const LeaseRef& lease, const core::Result<SnapshotFacts>& 
     const auto line = lines_.find(lease.get());
     done.swap(line->second.served);
     if (times_.every.count() > 0) note(*lease, facts, done.empty());
-    more = !draining_ && !line->second.waiting.empty();
+    more = !drain_.begun && !line->second.waiting.empty();
     if (!more) {
       late.swap(line->second.waiting);
       lines_.erase(line);
@@ -182,7 +182,7 @@ void Recovery::start_due_snapshots() {
   std::vector<LeaseRef> due;
   {
     MutexLock lock(mutex_);
-    if (draining_ || stop_) return;
+    if (drain_.begun || stop_) return;
     const Clock::time_point now = Clock::now();
     std::set<std::uint64_t> ids;
     for (const LeaseRef& lease : all) {
@@ -203,11 +203,11 @@ void Recovery::ask_to_drain(std::chrono::milliseconds budget, Drained done) {
   bool first = false, late = false;
   {
     MutexLock lock(mutex_);
-    late = draining_;
+    late = drain_.begun;
     if (!late && shutdown_) {
-      drained_.push_back(std::exchange(done, nullptr));
-      first = !std::exchange(asked_, true);
-      if (budget.count() > 0) budget_ = budget;
+      drain_.asked.push_back(std::exchange(done, nullptr));
+      first = !std::exchange(drain_.announced, true);
+      if (budget.count() > 0) drain_.budget = budget;
     }
   }
   if (done) {
@@ -222,7 +222,7 @@ void Recovery::rest(const LeaseRef& lease, Written done) {
   Status refused = refusal(*lease);
   if (refused.ok()) {
     MutexLock lock(mutex_);
-    if (draining_) refused = shutting_down();
+    if (drain_.begun) refused = shutting_down();
   }
   if (!refused.ok()) return done(std::move(refused));
   picture(lease, After::kRest, 0, [lease, done](const core::Result<SnapshotFacts>& facts) {
@@ -477,7 +477,7 @@ void Recovery::drain(Clock::time_point since) {
   std::vector<Drained> drained;
   {
     MutexLock lock(mutex_);
-    drained.swap(drained_);
+    drained.swap(drain_.asked);
   }
   for (const Drained& each : drained) each(facts);
 }
@@ -487,7 +487,7 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
   std::chrono::milliseconds budget{0};
   {
     MutexLock lock(mutex_);
-    budget = budget_;
+    budget = drain_.budget;
   }
   (void)leases_.settle(budget / 8);
   std::vector<LeaseRef> all;
@@ -516,11 +516,11 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
   std::map<const Lease*, std::optional<core::Result<SnapshotFacts>>> results;
   {
     MutexLock lock(mutex_);
-    draining_ = true;
+    drain_.begun = true;
     Clock::time_point never = Clock::time_point::max();
-    deadline_.compare_exchange_strong(never, began + budget_);
+    deadline_.compare_exchange_strong(never, began + drain_.budget);
     never = Clock::time_point::max();
-    cut_.compare_exchange_strong(never, began + budget_ - budget_ / 8);
+    cut_.compare_exchange_strong(never, began + drain_.budget - drain_.budget / 8);
     const auto hold = std::min<std::chrono::milliseconds>(budget / 8, kLongestHold);
     queue_.order.emplace(Clock::now(), hold);
     for (std::size_t i = 0; i < order.size(); ++i) {

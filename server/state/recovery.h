@@ -180,10 +180,12 @@ class Recovery {
   std::map<const Lease*, Line> lines_ TT_GUARDED_BY(mutex_);
   // The last periodic snapshots, by session number.
   std::map<std::uint64_t, Past> past_ TT_GUARDED_BY(mutex_);
-  std::chrono::milliseconds budget_ TT_GUARDED_BY(mutex_);
-  std::vector<Drained> drained_ TT_GUARDED_BY(mutex_);
-  bool asked_ TT_GUARDED_BY(mutex_) = false;
-  bool draining_ TT_GUARDED_BY(mutex_) = false;
+  struct Drain {
+    std::chrono::milliseconds budget;
+    std::vector<Drained> asked;  // Called when drain() has ended.
+    bool announced = false;      // Whether `shutdown` was called.
+    bool begun = false;
+  } drain_ TT_GUARDED_BY(mutex_);
   bool writing_ TT_GUARDED_BY(mutex_) = false;
   bool stop_ TT_GUARDED_BY(mutex_) = false;
   std::thread writer_;

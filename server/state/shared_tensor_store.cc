@@ -211,7 +211,7 @@ Status SharedTensorStore::restore_one(std::uint64_t id, const Limits& limits) {
   };
   if (status.ok() && left == 0) status = (*reader)->finish();
   if (!status.ok()) return status;
-  status = engine_.restore_common(facts, limits.of(head.user()).memory, read);
+  status = engine_.restore_common(facts, limits_of(limits, head.user()).memory, read);
   if (status.ok()) written_[id] = head.writes();
   return status;
 }

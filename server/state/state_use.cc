@@ -29,7 +29,7 @@ void StateUse::forget_locked(const std::string& file) {
 }
 
 Status StateUse::fits(const std::string& file, const std::string& user, std::uint64_t bytes) const {
-  const std::optional<std::uint64_t> limit = limits_.of(user).state_memory;
+  const std::optional<std::uint64_t> limit = limits_of(limits_, user).state_memory;
   if (!limit) return {};
   std::uint64_t others = used(user);
   {

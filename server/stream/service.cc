@@ -81,17 +81,22 @@ core::Status ComputeService::hello(grpc::CallbackServerContext& context,
   hello->client.user = caller->user;
   hello->client.by_socket = by_socket(context) && context.client_metadata().find("authorization") ==
                                                       context.client_metadata().end();
-  const UserLimits limits = leases_.limits().of(caller->user);
+  const UserLimits limits = limits_of(leases_.limits(), caller->user);
   hello->client.limits = limits.amounts;
   hello->client.memory_asked = request.memory_quota();
   hello->client.memory_quota = limits.quota(hello->client.memory_asked);
   // An anonymous caller cannot be identified, so it may not take over a session by its name.
   if (caller->user == kAnonymous) hello->client.takes_over = false;
   const bool local = entrance_.neighbour.empty() && by_socket(context);
-  auto ready = [this, later, &reply, peer = context.peer(), shares = local && facts_.shares,
+  auto ready = [this, later, &context, &reply, peer = context.peer(), user = caller->user,
+                name = hello->client.name, shares = local && facts_.shares,
                 unsupported = std::move(hello->unsupported)](core::Result<LeaseRef> lease) {
     if (!lease.ok()) {
       ++leases_.counters().refused_sessions;
+      if (lease.status().code() == core::Code::kUnavailable) {
+        const bool arrives = leases_.moved_sessions().expected(user, name);
+        context.AddTrailingMetadata(kReasonKey, arrives ? "arriving" : "daemon");
+      }
       spdlog::warn("event=session_refused peer=\"{}\" reason=\"{}\"", peer,
                    lease.status().message());
       return later->give(lease.status());

@@ -69,7 +69,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   void end_if_silent(std::chrono::milliseconds most) override {
     {
       MutexLock lock(mutex_);
-      if (!waits_since_ || Clock::now() - *waits_since_ <= most || finish_wanted_) return;
+      if (!waits_since_ || Clock::now() - *waits_since_ <= most || answer_) return;
       cut_ = true;
     }
     finish(Status(Code::kDeadlineExceeded,
@@ -77,6 +77,12 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   }
 
  private:
+  // The end of the call. `word` is the reason in one word, for the client's program.
+  struct Answer {
+    Status status;
+    std::string word;
+  };
+
   void next() {
     bool waits = false;
     const Status status = core::with_memory("an upload", [&] { return take_chunk(&waits); });
@@ -237,13 +243,11 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     }
     finish(Status(Code::kCancelled, "upload: the connection was lost"));
   }
-  // `word` is the reason in one word, for the client's program.
   void finish(Status status, std::string word = "") {
     {
       MutexLock lock(mutex_);
-      if (std::exchange(finish_wanted_, true)) return;
-      answer_ = std::move(status);
-      word_ = std::move(word);
+      if (answer_) return;
+      answer_ = Answer{std::move(status), std::move(word)};
     }
     pump();
   }
@@ -260,30 +264,24 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     serial_executor_.run([this] { return step(); });
   }
   bool step() {
-    Status answer;
-    std::string word;
+    std::optional<Answer> answer;
     {
       MutexLock lock(mutex_);
       if (finished_) return false;
-      if (finish_wanted_) {
+      if (answer_) {
         finished_ = true;
         answer = answer_;
-        word = word_;
       } else if (!std::exchange(want_read_, false)) {
         return false;
       }
     }
-    if (finished()) {
-      if (!word.empty()) context_->AddTrailingMetadata(kReasonKey, word);
-      Finish(to_grpc(answer));
+    if (answer) {
+      if (!answer->word.empty()) context_->AddTrailingMetadata(kReasonKey, answer->word);
+      Finish(to_grpc(answer->status));
       return false;
     }
     StartRead(&chunk_);
     return true;
-  }
-  bool finished() const {
-    MutexLock lock(mutex_);
-    return finished_;
   }
 
   grpc::CallbackServerContext* const context_;
@@ -307,10 +305,8 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   bool want_read_ TT_GUARDED_BY(mutex_) = false;
   // The time since which a chunk is awaited. None while one is processed.
   std::optional<Clock::time_point> waits_since_ TT_GUARDED_BY(mutex_);
-  bool finish_wanted_ TT_GUARDED_BY(mutex_) = false;
+  std::optional<Answer> answer_ TT_GUARDED_BY(mutex_);  // Set when the call is to be finished.
   bool finished_ TT_GUARDED_BY(mutex_) = false;
-  Status answer_ TT_GUARDED_BY(mutex_);
-  std::string word_ TT_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -114,7 +114,7 @@ def test_who_asks_for_the_name_is_sent_on(pair, tt):
 
 def test_a_client_waits_for_a_session_that_arrives(pair, tt, monkeypatch):
     """The source may report the end of a move a moment before the target has restored the session."""
-    arrives = CallError(14, 'session "exp" is being moved to this daemon just now')
+    arrives = CallError(14, 'session "exp" is being moved to this daemon just now', "arriving")
     answers, answer_to = [arrives] * 15, Transport._answer_to
 
     def answer(transport, hello):

@@ -11,7 +11,8 @@ import pytest
 import teletensor.distributed as dist
 from support.clients import DEFAULT_SIGNALS, finish, wait_line
 from support.daemon import wait_until
-from teletensor.distributed import _daemon_store, _rendezvous, run
+from teletensor.distributed import run
+from teletensor.distributed._stores import daemon_store, rendezvous
 
 WORLD = """
 import json, os, sys
@@ -71,14 +72,14 @@ def launch(start_daemon, new_token, tmp_path, monkeypatch):
 
 
 def store_of(launch, id="job"):
-    place = _daemon_store.Place(launch.daemon.tcp, _daemon_store.credentials_of(launch.daemon.tcp))
-    return _daemon_store.DaemonStore(place, f"rendezvous {id}", _daemon_store.Way.SHARE)
+    place = daemon_store.Place(launch.daemon.tcp, daemon_store.credentials_of(launch.daemon.tcp))
+    return daemon_store.DaemonStore(place, f"rendezvous {id}", daemon_store.Way.SHARE)
 
 
 def waiting(launch, count, id="job"):
     """Waits until the given number of launchers are in the open round."""
     store = store_of(launch, id)
-    wait_until(lambda: len(_rendezvous._members(store, f"round {store.add('round', 0)}")[1]) == count,
+    wait_until(lambda: len(rendezvous._members(store, f"round {store.add('round', 0)}")[1]) == count,
                what=f"{count} launchers wait")
 
 

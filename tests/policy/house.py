@@ -8,9 +8,9 @@ import ast
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import test_classes
+import test_files
 import test_layers
 import test_prose
 from repository import files, relative
@@ -74,8 +74,7 @@ def rows() -> Iterator[tuple[str, str]]:
     lengths = function_lengths()
     yield "lines of a Python function", f"{spread(lengths)}; {sum(n > 60 for n in lengths)} of {len(lengths)} over 60"
     yield "comments in C++", f"headers {comment_share(True):.1f} %, bodies {comment_share(False):.1f} %"
-    folders = Counter(str(Path(name).parent) for name in lines if not is_test(name))
-    full = [f"{folder} {count}" for folder, count in folders.most_common() if count > 20]
+    full = [f"{folder} {count}" for folder, count in test_files.full_folders().items()]
     yield "folders with more than 20 files of code", ", ".join(full) or "none"
     sizes = test_classes.sizes()
     large = [each for each in sizes.values() if each[0] > test_classes.MAX_METHODS or each[1] > test_classes.MAX_FIELDS]

@@ -1,12 +1,15 @@
 """Checks sizes and contents of files that no file of the repository may have."""
 
 import re
+from collections import Counter
+from pathlib import Path
 
 from repository import files, relative
 
 MAX_LINES = 800
 # Files that may be longer, with the reason.
 LONGER: dict[str, str] = {}
+MAX_FILES = 20  # of code in a folder, without tests
 TEXT = {".cc", ".h", ".py", ".pyi", ".md", ".cmake", ".txt", ".json", ".toml", ".yaml", ".proto",
         ".sh", ""}
 COLUMNS = 100
@@ -37,6 +40,18 @@ def test_sizes():
     long = [f"{name}: {len(lines)}" for name, lines in texts()
             if len(lines) > MAX_LINES and name not in LONGER]
     assert not long, "split by concept"
+
+
+def full_folders():
+    """The folders with too many files of code, and their number."""
+    names = [relative(path) for path in files(".h", ".cc", ".cu", ".cuh", ".py", ".proto")]
+    folders = Counter(str(Path(name).parent) for name in names
+                      if not name.startswith("tests/") and not name.endswith(("_test.cc", "_test.h")))
+    return {folder: count for folder, count in folders.most_common() if count > MAX_FILES}
+
+
+def test_folders_are_small():
+    assert not full_folders(), "give the files of one concept a folder of their own"
 
 
 def test_no_hosts_and_no_machine_paths():

@@ -41,6 +41,13 @@ void drop_frame(void* owner) { delete static_cast<FrameRef*>(owner); }
 
 }  // namespace
 
+void WaitHabit::waits() {
+  if (!std::exchange(issued_, false)) return;
+  times_ = Clock::now() - began_ < kSoon ? std::min(times_ + 1, kTrusted) : 0;
+}
+
+bool WaitHabit::trusted() const { return times_ == kTrusted; }
+
 Stream::Stream(CommandStream& commands, std::unique_ptr<Call> call)
     : commands_(commands), call_(std::move(call)), api_(call_->api()) {
   try {
@@ -58,9 +65,7 @@ Stream::~Stream() { end(); }
 
 bool Stream::help(Duration most) {
   if (over_ || stop_) return false;
-  if (std::exchange(issued_, false)) {
-    trust_ = Clock::now() - began_ < kSoon ? std::min(trust_ + 1, kTrusted) : 0;
-  }
+  habit_.waits();
   if (!writing_ && !broken_ && commands_.outgoing().sendable()) {
     write_one(microseconds(most));
     return true;
@@ -73,9 +78,9 @@ bool Stream::help(Duration most) {
 }
 
 void Stream::call_writer() {
-  if (!std::exchange(issued_, true)) began_ = Clock::now();
-  const bool trusted = trust_ == kTrusted && !abandoned_ && !commands_.closed() &&
-                       !commands_.outgoing().whole_frame();
+  habit_.issued();
+  const bool trusted =
+      habit_.trusted() && !abandoned_ && !commands_.closed() && !commands_.outgoing().whole_frame();
   const Due due = trusted ? Due::kLater : Due::kNow;
   if (!writer_sleeps_ || due <= due_) return;
   due_ = due;

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "clients/session/frames/command_stream.h"
 #include "clients/session/stream/alarm.h"
@@ -36,6 +37,26 @@ class StreamEnd {
   bool over_ = false;
   core::Status status_;
   std::string word_;
+};
+
+// Predicts whether the program that issues commands will soon wait for a result, and send the
+// commands itself.
+class WaitHabit {
+ public:
+  using Clock = std::chrono::steady_clock;
+  // A command was issued.
+  void issued() {
+    if (!std::exchange(issued_, true)) began_ = Clock::now();
+  }
+  // A thread waits for a result.
+  void waits();
+  // Returns true if the program has several times in a row waited directly after its commands.
+  bool trusted() const;
+
+ private:
+  bool issued_ = false;      // Whether a command was issued since a thread last waited.
+  Clock::time_point began_;  // Time of the first command since a thread last waited.
+  int times_ = 0;            // Number of consecutive times that the program has waited soon.
 };
 
 class Stream {
@@ -99,9 +120,7 @@ class Stream {
   bool writer_sleeps_ = false;
   // The reason to wake the writer when it sleeps.
   enum class Due { kNothing, kLater, kNow } due_ = Due::kNothing;
-  bool issued_ = false;      // Whether a command was issued since a thread last waited.
-  Clock::time_point began_;  // Time of the first command since a thread last waited.
-  int trust_ = 0;        // Number of consecutive times that the issuing program has waited soon.
+  WaitHabit habit_;
   bool broken_ = false;  // Whether nothing can be written any more.
   bool reading_ = false;
   bool waits_ = false;  // Whether a thread waits in help().

@@ -242,7 +242,7 @@ Status with_tangents(Session& session, std::size_t position, const Request& requ
   }
   TT_RETURN_IF_ERROR(calls.status());
   for (std::size_t i = 0; def.refused != 0 && i < tangents.size(); ++i) {
-    if (tangents[i].is_tensor() && def.refuses(i)) {
+    if (tangents[i].is_tensor() && ops::refuses(def, i)) {
       return ops::not_implemented(def, request.attributes, i);
     }
   }

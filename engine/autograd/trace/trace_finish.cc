@@ -117,9 +117,11 @@ class Tracer::Ending {
   std::vector<HandleRef> results_;
   Expansion own_;
   Traced out_;
-  std::map<std::uint32_t, core::Number> values_;    // value of each number, by tag
-  std::map<std::uint32_t, std::uint32_t> numbers_;  // tag -> index of the number
-  std::vector<core::Number> examples_;
+  struct Numbers {                                   // the numbers that the call supplies
+    std::map<std::uint32_t, core::Number> values;    // value of each number, by tag
+    std::map<std::uint32_t, std::uint32_t> indices;  // tag -> index of the number
+    std::vector<core::Number> examples;
+  } numbers_;
   std::vector<std::size_t> order_;  // outer tensors in the order of the parameters
   // Range of elements that the parameters on a cell cover.
   std::map<const Cell*, std::pair<std::int64_t, std::int64_t>> extent_;
@@ -183,7 +185,7 @@ void Tracer::Ending::number_values() {
     for (std::size_t i = 0; apply != nullptr && i < apply->arguments.size(); ++i) {
       const program::Argument& argument = apply->arguments[i];
       if (argument.kind == program::Argument::Kind::kNumber && argument.number.argument != 0) {
-        values_.emplace(argument.number.argument, argument.number);
+        numbers_.values.emplace(argument.number.argument, argument.number);
         tags.insert(argument.number.argument);
       }
     }
@@ -192,13 +194,13 @@ void Tracer::Ending::number_values() {
     for (const std::uint32_t tag : tags) {
       if (only_numbers({tag})) continue;
       out_.fixed_tags.push_back(tag);
-      values_.erase(tag);
+      numbers_.values.erase(tag);
     }
   }
-  for (const auto& [tag, number] : values_) {
-    numbers_.emplace(tag, static_cast<std::uint32_t>(examples_.size()));
-    examples_.push_back(number);
-    examples_.back().argument = 0;
+  for (const auto& [tag, number] : numbers_.values) {
+    numbers_.indices.emplace(tag, static_cast<std::uint32_t>(numbers_.examples.size()));
+    numbers_.examples.push_back(number);
+    numbers_.examples.back().argument = 0;
     out_.tags.push_back(tag);
   }
 }
@@ -225,7 +227,7 @@ bool Tracer::Ending::only_numbers(const std::set<std::uint32_t>& tags) const {
       // A number that has a tag but not the tag's value is a constant that was computed from the
       // value.
       if (a.operands[k].kind == Operand::Kind::kNumber && tags.contains(n.argument) &&
-          !(n == values_.at(n.argument))) {
+          !(n == numbers_.values.at(n.argument))) {
         return false;
       }
     }
@@ -330,10 +332,10 @@ Status Tracer::Ending::add_steps() {
       forward_.call(replay_.call_of(instruction), tracer_.ordinal_, catalog_);
     } else {
       TT_RETURN_IF_ERROR(
-          forward_.step(instruction, numbers_, forward_.origin(site_(instruction.seq))));
+          forward_.step(instruction, numbers_.indices, forward_.origin(site_(instruction.seq))));
     }
   }
-  forward_.program().numbers = examples_;
+  forward_.program().numbers = numbers_.examples;
   forward_.program().random_steps = drawn_;
   return {};
 }
@@ -484,7 +486,7 @@ Status Tracer::Ending::add_backward() {
   for (std::size_t i = replay_.forward(); i < replay_.instructions().size(); ++i) {
     const Instruction& step = replay_.instructions()[i];
     if (step.op == kCall) return core::internal("trace: a call of a backward");
-    TT_RETURN_IF_ERROR(backward.step(step, numbers_, backward.origin(site_(step.seq))));
+    TT_RETURN_IF_ERROR(backward.step(step, numbers_.indices, backward.origin(site_(step.seq))));
   }
   Program& p = backward.program();
   std::size_t w = 0;
@@ -496,7 +498,7 @@ Status Tracer::Ending::add_backward() {
     p.body.results.push_back(
         backward.view(*gradient->cell->value, gradient->geometry(), gradient->layout.dtype));
   }
-  p.numbers = examples_;
+  p.numbers = numbers_.examples;
   TT_RETURN_IF_ERROR(ops::verify(p, catalog_));
   out_.backward = backward.take();
   return {};

@@ -21,7 +21,7 @@ void Exchange::presum() {
   const bool alone = std::all_of(plan.own.begin(), plan.own.end(),
                                  [](const Node& n) { return n.contributors == 1; });
   if (alone || all.size() == 0) {
-    partials_[0].add(all);
+    levels_[0].complete.add(all);
     return;
   }
   std::vector<Rank> held = group_.ranks_of(place_);
@@ -52,7 +52,7 @@ void Exchange::prepare() {
   plan_home();
   presum();
   if (schedule_.origin) {
-    for (Ranges& ranges : partials_) ranges.add({0, schedule_.count});
+    for (Level& each : levels_) each.complete.add({0, schedule_.count});
   }
 }
 
@@ -216,7 +216,7 @@ void Exchange::run_stages() {
       const Segment& segment = stages_[level].segments[i];
       if (segment.running || segment.missing > 0) continue;
       const bool own =
-          schedule_.levels[level].own.empty() || partials_[level].covers(segment.range);
+          schedule_.levels[level].own.empty() || levels_[level].complete.covers(segment.range);
       if (own) run_segment(static_cast<int>(level), i);
     }
   }
@@ -280,7 +280,7 @@ void Exchange::stage_reduced(const Running& done) {
     out_.send(holder, std::move(credit));
   }
   if (l + 1 < stages_.size()) {
-    partials_[l + 1].add(done.range);
+    levels_[l + 1].complete.add(done.range);
     return;
   }
   final_.add(done.range);
@@ -293,7 +293,7 @@ bool Exchange::reduced(std::uint64_t job) {
   const Running done = found->second;
   running_.erase(found);
   if (done.kind == Running::Kind::kPresum) {
-    partials_[0].add(done.range);
+    levels_[0].complete.add(done.range);
   } else if (done.kind == Running::Kind::kStage) {
     stage_reduced(done);
   } else {
@@ -310,7 +310,7 @@ bool Exchange::may_send(const Transfer& transfer) const {
   const Range range = transfer.segments[transfer.next];
   if (transfer.part != nullptr) return started_;
   if (!transfer.partial) return started_ && final_.covers(range);
-  if (!partials_[static_cast<std::size_t>(transfer.level)].covers(range)) return false;
+  if (!levels_[static_cast<std::size_t>(transfer.level)].complete.covers(range)) return false;
   if (eager(schedule_.levels[static_cast<std::size_t>(transfer.level)].own)) return true;
   return started_ && std::cmp_less(transfer.next, transfer.granted) &&
          number_ <= out_.heard(transfer.to) + limits_.active;

@@ -129,8 +129,11 @@ class Exchange {
   const std::int64_t item_;
 
   std::vector<Stage> stages_;
-  std::vector<Region> regions_;   // the elements that this place holds at each level
-  std::vector<Ranges> partials_;  // the part of regions_ whose partial sums are complete
+  struct Level {
+    Region region;    // the elements that this place holds
+    Ranges complete;  // the part of them whose partial sums are complete
+  };
+  std::vector<Level> levels_;
   std::vector<Transfer> transfers_;
   std::vector<Place> givers_;
   std::vector<Rank> wanting_;  // ranks of this place that receive the whole

@@ -23,9 +23,8 @@ Exchange::Exchange(const Group& group, Place place, Number number, std::vector<C
       item_(static_cast<std::int64_t>(core::size_of(calls_.front().dtype))) {
   const std::size_t levels = schedule_.levels.size();
   stages_.resize(levels);
-  regions_.resize(levels + 1);
-  partials_.resize(levels + 1);
-  regions_[0].add({0, schedule_.count});
+  levels_.resize(levels + 1);
+  levels_[0].region.add({0, schedule_.count});
   const Op op = calls_.front().op;
   for (std::size_t i = 0; i < calls_.size(); ++i) {
     const Rank rank = group_.ranks_of(place_)[i];
@@ -72,7 +71,7 @@ void Exchange::plan_stage(int level) {
       stage.segments.push_back(std::move(segment));
       for (const Place holder : owned.holders) ++stage.total[holder];
     }
-    regions_[static_cast<std::size_t>(level) + 1].add(owned.range);
+    levels_[static_cast<std::size_t>(level) + 1].region.add(owned.range);
     for (std::size_t g = 0; g < owned.holders.size(); ++g) {
       if (!eager(plan.given[g])) givers_.push_back(owned.holders[g]);
     }
@@ -117,13 +116,13 @@ void Exchange::plan_home() {
     std::int64_t bytes = 0;
     for (const Node& node : schedule_.levels[l].own) {
       if (l > 0 || node.contributors > 1) {
-        bytes += static_cast<std::int64_t>(node_bytes(node)) * regions_[l].size();
+        bytes += static_cast<std::int64_t>(node_bytes(node)) * levels_[l].region.size();
       }
     }
     reserve(l, bytes);
   }
   if (!whole(calls_.front().op) || !wanting_.empty()) return;
-  home_ = regions_[1];
+  home_ = levels_[1].region;
   reserve(kHome, home_.size() * item_);
 }
 
@@ -142,10 +141,11 @@ Slice Exchange::partial_at(int level, std::size_t index, Range range) const {
   std::int64_t before = 0;
   for (std::size_t i = 0; i < index; ++i) {
     if (level > 0 || forest[i].contributors > 1) {
-      before += static_cast<std::int64_t>(node_bytes(forest[i])) * regions_[l].size();
+      before += static_cast<std::int64_t>(node_bytes(forest[i])) * levels_[l].region.size();
     }
   }
-  return {staging(l), before + regions_[l].place_of(range.begin) * bytes, range.size() * bytes};
+  return {staging(l), before + levels_[l].region.place_of(range.begin) * bytes,
+          range.size() * bytes};
 }
 
 std::vector<Slice> Exchange::final_at(Range range) const {

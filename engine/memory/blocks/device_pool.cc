@@ -13,7 +13,8 @@ DevicePool::DevicePool(core::Device device, std::uint64_t total, Source* source)
 DevicePool::~DevicePool() {
   unlock_all();
   core::MutexLock lock(mu_);
-  for (const CachedLarge& block : large_) source_->deallocate(block.data, block.capacity);
+  for (const IdleLarge::Block& block : large_.all())
+    source_->deallocate(block.data, block.capacity);
   for (void* slab : slabs_) source_->deallocate(slab, kSlab);
   while (!shared_.empty()) drop_one_shared(shared_.begin());
 }
@@ -25,14 +26,14 @@ std::uint64_t DevicePool::held() const {
 
 void DevicePool::enroll(OwnerId owner, const std::string& user, std::uint64_t limit) {
   core::MutexLock lock(mu_);
-  std::erase_if(users_, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<UserBudget>& known = users_[user];
+  std::erase_if(users_.by_name, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<UserBudget>& known = users_.by_name[user];
   std::shared_ptr<UserBudget> budget = known.lock();
   if (!budget) {
     const std::uint64_t most = limit == 0 ? budget_.total() : limit;
     known = budget = std::make_shared<UserBudget>(budget_, most);
   }
-  enrolled_[owner] = std::move(budget);
+  users_.enrolled[owner] = std::move(budget);
 }
 
 core::Status DevicePool::guarantee(const std::string& user, std::uint64_t bytes,
@@ -43,25 +44,24 @@ core::Status DevicePool::guarantee(const std::string& user, std::uint64_t bytes,
   }
   core::MutexLock lock(mu_);
   const std::uint64_t most = limit == 0 ? budget_.total() : limit;
-  guaranteed_.push_back(std::make_shared<UserBudget>(budget_, most, bytes));
-  users_[user] = guaranteed_.back();
+  users_.guaranteed.push_back(std::make_shared<UserBudget>(budget_, most, bytes));
+  users_.by_name[user] = users_.guaranteed.back();
   return {};
 }
 
 std::shared_ptr<UserBudget> DevicePool::take_user(OwnerId owner) {
   core::MutexLock lock(mu_);
-  const auto found = enrolled_.find(owner);
-  if (found == enrolled_.end()) return nullptr;
+  const auto found = users_.enrolled.find(owner);
+  if (found == users_.enrolled.end()) return nullptr;
   std::shared_ptr<UserBudget> budget = std::move(found->second);
-  enrolled_.erase(found);
+  users_.enrolled.erase(found);
   return budget;
 }
 
 // Frees large blocks first, because each system call then frees the most.
 void DevicePool::trim(std::uint64_t wanted) {
   while (!large_.empty() && held_ + wanted > budget_.total()) {
-    const CachedLarge block = *large_.rbegin();
-    forget_large(block);
+    const IdleLarge::Block block = large_.take_largest();
     source_->deallocate(block.data, block.capacity);
     held_ -= block.capacity;
   }
@@ -201,33 +201,20 @@ int DevicePool::take_small(int size_class, OwnerId owner, Block* blocks, int n) 
   return taken;
 }
 
-bool DevicePool::find_large(std::size_t bytes, OwnerId owner, CachedLarge* found) {
-  const CachedLarge least{bytes, nullptr, owner};
-  auto own = large_by_owner_.lower_bound(least);
-  if (own != large_by_owner_.end() && own->owner == owner && is_good_fit(own->capacity, bytes)) {
-    *found = *own;
-  } else {
-    auto any = large_.lower_bound({bytes, nullptr, 0});
-    if (any == large_.end() || !is_good_fit(any->capacity, bytes)) return false;
-    *found = *any;
-  }
-  forget_large(*found);
-  return true;
-}
-
 Block DevicePool::take_large(std::size_t bytes, OwnerId owner) {
-  CachedLarge found{};
+  std::optional<IdleLarge::Block> found;
   {
     core::MutexLock lock(mu_);
     if (Block own; find_shared(bytes, owner, &own)) return own;
-    if (!find_large(bytes, owner, &found)) {
-      found = {bytes, fresh(bytes), owner};
-    }
+    found = large_.take(bytes, owner, [&](std::size_t capacity) TT_REQUIRES(mu_) {
+      return is_good_fit(capacity, bytes);
+    });
+    if (!found) found = {bytes, fresh(bytes), owner};
   }
   free_condemned();
-  if (found.data == nullptr) return {};
-  if (found.owner != owner) source_->zero(found.data, found.capacity, found.owner, owner);
-  return {found.data, found.capacity};
+  if (found->data == nullptr) return {};
+  if (found->owner != owner) source_->zero(found->data, found->capacity, found->owner, owner);
+  return {found->data, found->capacity};
 }
 
 // Freeing cannot report a lack of memory for the pool's own records; in that case the block is not
@@ -255,27 +242,8 @@ void DevicePool::keep(const Block& block, OwnerId owner) {
     shared_.emplace(owner, block);
     if (shared_.size() > kMaxShared) drop_one_shared(shared_.begin());
   } else {
-    keep_large(block.capacity, block.data, owner);
+    large_.add({block.capacity, block.data, owner});
   }
-}
-
-void DevicePool::keep_large(std::size_t capacity, void* data, OwnerId owner) {
-  const CachedLarge block{capacity, data, owner};
-  const auto at = large_.insert(block).first;
-  try {
-    large_by_owner_.insert(block);
-  } catch (...) {
-    large_.erase(at);
-    throw;
-  }
-  large_bytes_ += capacity;
-}
-
-void DevicePool::forget_large(const CachedLarge& block) {
-  large_.erase(block);
-  large_by_owner_.erase(block);
-  large_bytes_ -= block.capacity;
-  least_large_bytes_ = std::min(least_large_bytes_, large_bytes_);
 }
 
 }  // namespace teletensor::memory

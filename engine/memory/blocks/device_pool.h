@@ -23,6 +23,7 @@
 #include "engine/core/mutex.h"
 #include "engine/core/status.h"
 #include "engine/memory/account.h"
+#include "engine/memory/blocks/idle_large.h"
 #include "engine/memory/blocks/size_class.h"
 #include "engine/memory/blocks/source.h"
 #include "engine/memory/storage.h"
@@ -105,19 +106,6 @@ class DevicePool {
     void* data;
     OwnerId owner;
   };
-  struct CachedLarge {
-    std::size_t capacity;
-    void* data;
-    OwnerId owner;
-    friend auto operator<=>(const CachedLarge&, const CachedLarge&) = default;
-  };
-  struct ByOwner {
-    bool operator()(const CachedLarge& a, const CachedLarge& b) const {
-      if (a.owner != b.owner) return a.owner < b.owner;
-      return a < b;
-    }
-  };
-
   struct CachedLocked {
     std::size_t capacity;
     void* data;
@@ -144,13 +132,9 @@ class DevicePool {
   }
   // Returns true if a cached block of this capacity may be reused for a request of `bytes`.
   bool is_good_fit(std::size_t capacity, std::size_t bytes) const TT_REQUIRES(mu_);
-  // Removes the block from large_ and large_by_owner_.
-  void forget_large(const CachedLarge& block) TT_REQUIRES(mu_);
   // Removes at most `most` slabs from the pool whose blocks are all free, and returns them.
   std::vector<void*> take_free_slabs(int size_class, std::size_t most) TT_REQUIRES(mu_);
   bool carve(int size_class) TT_REQUIRES(mu_);
-  bool find_large(std::size_t bytes, OwnerId owner, CachedLarge* found) TT_REQUIRES(mu_);
-  void keep_large(std::size_t capacity, void* data, OwnerId owner) TT_REQUIRES(mu_);
   bool find_locked(std::size_t bytes, CachedLocked* found) TT_REQUIRES(mu_);
   void keep_locked(const CachedLocked& block) TT_REQUIRES(mu_);
   // Selects an idle locked block to be unlocked: one of at least `bytes`, or the largest.
@@ -165,9 +149,11 @@ class DevicePool {
   Moved moved_;
 
   mutable core::Mutex mu_;
-  std::map<std::string, std::weak_ptr<UserBudget>> users_ TT_GUARDED_BY(mu_);
-  std::map<OwnerId, std::shared_ptr<UserBudget>> enrolled_ TT_GUARDED_BY(mu_);
-  std::vector<std::shared_ptr<UserBudget>> guaranteed_ TT_GUARDED_BY(mu_);
+  struct Users {
+    std::map<std::string, std::weak_ptr<UserBudget>> by_name;
+    std::map<OwnerId, std::shared_ptr<UserBudget>> enrolled;  // for pools that are created next
+    std::vector<std::shared_ptr<UserBudget>> guaranteed;
+  } users_ TT_GUARDED_BY(mu_);
   std::uint64_t held_ TT_GUARDED_BY(mu_) = 0;
   std::vector<CachedSmall> small_[kSizeClasses] TT_GUARDED_BY(mu_);
   // All blocks cut so far, free or in use.
@@ -177,13 +163,7 @@ class DevicePool {
   // A search for free slabs finds none while there are fewer free blocks than this.
   std::size_t scan_from_[kSizeClasses] TT_GUARDED_BY(mu_) = {};
   std::vector<void*> slabs_ TT_GUARDED_BY(mu_);
-  // Both sets contain all cached large blocks: large_ finds the best fit among the blocks of all
-  // owners, and large_by_owner_ the best fit among the blocks of one owner.
-  std::set<CachedLarge> large_ TT_GUARDED_BY(mu_);
-  std::set<CachedLarge, ByOwner> large_by_owner_ TT_GUARDED_BY(mu_);
-  std::uint64_t large_bytes_ TT_GUARDED_BY(mu_) = 0;  // bytes in large_
-  // Smallest value since the last release_idle().
-  std::uint64_t least_large_bytes_ TT_GUARDED_BY(mu_) = 0;
+  IdleLarge large_ TT_GUARDED_BY(mu_);
   std::multimap<OwnerId, Block> shared_ TT_GUARDED_BY(mu_);
   std::uint64_t locked_ TT_GUARDED_BY(mu_) = 0;       // the page-locked part of held_
   std::uint64_t locked_idle_ TT_GUARDED_BY(mu_) = 0;  // the idle part of locked_

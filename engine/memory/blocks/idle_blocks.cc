@@ -14,24 +14,13 @@ constexpr std::uint64_t kMaxSlack = DevicePool::kMaxOverhead / 4;
 
 }  // namespace
 
-// RULE: the smallest amount that was cached since the last call was never needed. It does not
-// matter which individual blocks were idle all the time, because any others would have served as
-// well.
+// RULE: the smallest amount that was cached since the last call was never needed.
 void DevicePool::release_idle() {
-  std::vector<CachedLarge> blocks;
+  std::vector<IdleLarge::Block> blocks;
   std::vector<void*> slabs;
   {
     core::MutexLock lock(mu_);
-    std::uint64_t idle = least_large_bytes_;
-    // From the largest to the smallest, each block that fits into the idle amount.
-    for (auto next = large_.end(); next != large_.begin() && idle > 0;) {
-      const CachedLarge block = *--next;
-      if (block.capacity > idle) continue;
-      idle -= block.capacity;
-      blocks.push_back(block);
-    }
-    for (const CachedLarge& block : blocks) forget_large(block);
-    least_large_bytes_ = large_bytes_;
+    blocks = large_.take_unneeded();
     for (int i = 0; i < kSizeClasses; ++i) {
       scan_from_[i] = 0;
       const std::size_t whole = least_small_[i] / (kSlab / class_bytes(i));
@@ -42,7 +31,7 @@ void DevicePool::release_idle() {
   }
   std::uint64_t released = slabs.size() * kSlab;
   for (void* slab : slabs) source_->deallocate(slab, kSlab);
-  for (const CachedLarge& block : blocks) {
+  for (const IdleLarge::Block& block : blocks) {
     source_->deallocate(block.data, block.capacity);
     released += block.capacity;
   }
@@ -52,7 +41,7 @@ void DevicePool::release_idle() {
 
 bool DevicePool::is_good_fit(std::size_t capacity, std::size_t bytes) const {
   if (capacity == bytes) return true;
-  const std::uint64_t in_use = held_ - large_bytes_ + capacity;
+  const std::uint64_t in_use = held_ - large_.bytes() + capacity;
   return capacity < 2 * bytes && in_use <= budget_.used() + kMaxSlack;
 }
 
@@ -62,7 +51,7 @@ std::vector<void*> DevicePool::take_free_slabs(int size_class, std::size_t most)
   const std::size_t each = kSlab / class_bytes(size_class);
   if (most == 0 || blocks.size() < std::max(each, scan_from_[size_class])) return {};
   std::sort(slabs_.begin(), slabs_.end());
-  const auto slab_of = [&](const void* data) {
+  const auto slab_of = [&](const void* data) TT_REQUIRES(mu_) {
     return *std::prev(std::upper_bound(slabs_.begin(), slabs_.end(), const_cast<void*>(data)));
   };
   std::unordered_map<void*, std::size_t> free;  // number of free blocks in each slab
@@ -79,7 +68,8 @@ std::vector<void*> DevicePool::take_free_slabs(int size_class, std::size_t most)
   const auto goes = [&](void* slab) {
     return std::binary_search(whole.begin(), whole.end(), slab);
   };
-  std::erase_if(blocks, [&](const CachedSmall& block) { return goes(slab_of(block.data)); });
+  std::erase_if(
+      blocks, [&](const CachedSmall& block) TT_REQUIRES(mu_) { return goes(slab_of(block.data)); });
   std::erase_if(slabs_, goes);
   carved_[size_class] -= whole.size() * each;
   least_small_[size_class] = std::min(least_small_[size_class], blocks.size());

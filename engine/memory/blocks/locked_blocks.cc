@@ -58,7 +58,7 @@ void DevicePool::keep_locked(const CachedLocked& block) {
     return;
   }
   locked_ -= block.capacity;
-  keep_large(block.capacity, block.data, kAnyOwner);
+  large_.add({block.capacity, block.data, kAnyOwner});
 }
 
 void DevicePool::condemn(std::uint64_t bytes) {
@@ -86,7 +86,7 @@ void DevicePool::free_condemned() {
     }
     core::MutexLock lock(mu_);  // unlocking failed: keep the block as an ordinary one
     held_ += each.capacity;
-    keep_large(each.capacity, each.data, kAnyOwner);
+    large_.add({each.capacity, each.data, kAnyOwner});
   }
 }
 

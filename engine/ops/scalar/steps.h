@@ -43,18 +43,18 @@ struct Step {
   A low = 0, high = 0;         // Rprop: limits of the step size, and its factors
   A shorter = 0, longer = 0;
   A mu = 1;  // ASGD: weight of the new param in the average
-
-  // Converts each constant, with one rounding from the double in which it was computed.
-  template <class B>
-  Step<B> as() const {
-    const auto r = [](A value) { return static_cast<B>(value); };
-    const B weight = r(weight1);
-    return {rule,          maximize, first,      nesterov,    rectified,  r(weight_decay),
-            r(shrink),     r(lr),    r(grad_lr), r(momentum), r(damped),  weight,
-            B(1) - weight, r(beta2), r(weight2), r(divide1),  r(divide2), r(rectify),
-            r(eps),        r(low),   r(high),    r(shorter),  r(longer),  r(mu)};
-  }
 };
+
+// Converts each constant, with one rounding from the double in which it was computed.
+template <class B>
+Step<B> converted(const Step<double>& s) {
+  const auto r = [](double value) { return static_cast<B>(value); };
+  const B weight = r(s.weight1);
+  return {s.rule,        s.maximize, s.first,      s.nesterov,    s.rectified,  r(s.weight_decay),
+          r(s.shrink),   r(s.lr),    r(s.grad_lr), r(s.momentum), r(s.damped),  weight,
+          B(1) - weight, r(s.beta2), r(s.weight2), r(s.divide1),  r(s.divide2), r(s.rectify),
+          r(s.eps),      r(s.low),   r(s.high),    r(s.shorter),  r(s.longer),  r(s.mu)};
+}
 
 // Optimizers similar to Adam: their hyperparameters begin with lr, beta1, beta2, eps, weight_decay.
 inline void adam_like(Step<double>& s, const double* h, bool decoupled) {

@@ -65,7 +65,8 @@ class Session : public BackEvents {
     call.times = times;
     call.inputs = {whole(x, {x->elements}), whole(y, {y->elements})};
     const auto outcome = [&](program::ValueId id) {
-      return call.outcomes.emplace_back(id, value_of({x->elements}, kHost)).becomes;
+      call.outcomes.push_back({id, value_of({x->elements}, kHost)});
+      return call.outcomes.back().becomes;
     };
     x = outcome(4);
     y = outcome(6);
@@ -489,7 +490,7 @@ TEST_F(OpenCollectives, ACallThatDoesNotRunLeavesItsGroups) {
   program::Invocation call;
   call.program = program;
   call.inputs = {whole(x, {1}), whole(x, {1})};
-  call.outcomes.emplace_back(5, value_of({1}, kHost));
+  call.outcomes.push_back({5, value_of({1}, kHost)});
   first->back.queue().failed_call(++first->seq, core::invalid("no time"), std::move(call));
   first->publish();
   ValueRef v = second->constant({0}), w = second->constant({1});

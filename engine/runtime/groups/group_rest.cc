@@ -112,10 +112,11 @@ bool GroupEpoch::may_hold_open() const {
     if (!rank.joined) continue;
     if (!rank.declined.empty()) return false;
     if (!participant_) continue;
+    const collective::Number finished = participant_->finished();
     const auto open = std::count_if(rank.open.begin(), rank.open.end(), [&](const auto& each) {
-      return each.second.number > participant_->finished() && !each.second.ended;
+      return each.second.number > finished && !each.second.ended;
     });
-    if (rank.number != participant_->finished() + static_cast<collective::Number>(open)) {
+    if (rank.number != finished + static_cast<collective::Number>(open)) {
       return false;
     }
   }

@@ -35,15 +35,15 @@ bool ProgramRun::zero(Executor& executor, Caller& caller, const ValueRef& value,
   Instruction& instruction = one_instruction();
   instruction.op = full;
   instruction.operands.emplace_back().kind = Operand::Kind::kNumber;
-  attributes_ = {core::Attribute::of(shape), core::Attribute::of(value->dtype),
-                 core::Attribute::of(value->device)};
-  instruction.attributes = &attributes_;
+  unit_.attributes = {core::Attribute::of(shape), core::Attribute::of(value->dtype),
+                      core::Attribute::of(value->device)};
+  instruction.attributes = &unit_.attributes;
   program::ResultSlot& slot = instruction.results.emplace_back();
   slot.value = value;
-  slot.geometry = &placed_.emplace_back(shape);
+  slot.geometry = &unit_.placed.emplace_back(shape);
   const bool ran = execute(executor, caller, instruction);
   clear(instruction);
-  placed_.clear();
+  unit_.placed.clear();
   return ran;
 }
 
@@ -52,9 +52,9 @@ bool ProgramRun::copy_into(Executor& executor, Caller& caller, ValueRef& whole, 
   static const ops::OpRef copy("copy");
   Instruction& instruction = one_instruction();
   instruction.op = copy;
-  attributes_ = {};
-  instruction.attributes = &attributes_;
-  const Geometry& there = placed_.emplace_back(part);
+  unit_.attributes = {};
+  instruction.attributes = &unit_.attributes;
+  const Geometry& there = unit_.placed.emplace_back(part);
   Operand& to = instruction.operands.emplace_back();
   to.kind = Operand::Kind::kTensor;
   to.dtype = whole->dtype;
@@ -69,7 +69,7 @@ bool ProgramRun::copy_into(Executor& executor, Caller& caller, ValueRef& whole, 
   const bool ran = execute(executor, caller, instruction);
   whole = ran ? std::move(becomes) : std::move(instruction.operands[0].value);
   clear(instruction);
-  placed_.clear();
+  unit_.placed.clear();
   return ran;
 }
 
@@ -79,18 +79,19 @@ bool ProgramRun::stack(Executor& executor, Caller& caller, std::size_t index) {
   const program::View& view = program_.body.results[outcome.result];
   const program::ValueType& type = program_.values[view.value];
   const std::int64_t elements = outcome.becomes->elements;
-  if (round_ == 0 && !stacked_[index]) {
+  if (rounds_.now == 0 && !rounds_.stacked[index]) {
     core::Dims shape{call_.times};
     for (const std::int64_t size : view.geometry.shape) shape.push_back(size);
     const auto whole = core::make_ref<Value>(type.dtype, type.device, elements);
     if (!zero(executor, caller, whole, shape)) return false;
-    stacked_[index] = whole;
+    rounds_.stacked[index] = whole;
   }
   Geometry part(view.geometry.shape);
-  part.offset = view.geometry.numel() * round_;
-  return copy_into(executor, caller, stacked_[index],
-                   round_ + 1 >= rounds_ ? outcome.becomes
-                                         : core::make_ref<Value>(type.dtype, type.device, elements),
+  part.offset = view.geometry.numel() * rounds_.now;
+  return copy_into(executor, caller, rounds_.stacked[index],
+                   rounds_.now + 1 >= rounds_.count
+                       ? outcome.becomes
+                       : core::make_ref<Value>(type.dtype, type.device, elements),
                    part, operand_of(view));
 }
 
@@ -225,14 +226,14 @@ void ProgramRun::past(Executor& executor, Caller& caller, const Step& step) {
     rows->contents = record.contents;
     Instruction& instruction = one_instruction();
     instruction.op = is_bool ? cast : clone;
-    attributes_ = {};
-    if (is_bool) attributes_.push_back(core::Attribute::of(DType::kBool));
-    instruction.attributes = &attributes_;
+    unit_.attributes = {};
+    if (is_bool) unit_.attributes.push_back(core::Attribute::of(DType::kBool));
+    instruction.attributes = &unit_.attributes;
     Operand& from = instruction.operands.emplace_back();
     from.kind = Operand::Kind::kTensor;
     from.dtype = rows->dtype;
     from.value = rows;
-    Geometry& row = placed_.emplace_back(view.geometry.shape);
+    Geometry& row = unit_.placed.emplace_back(view.geometry.shape);
     row.offset = each * round;
     from.geometry = &row;
     program::ResultSlot& slot = instruction.results.emplace_back();
@@ -240,7 +241,7 @@ void ProgramRun::past(Executor& executor, Caller& caller, const Step& step) {
     slot.geometry = &view.geometry;
     const bool ran = execute(executor, caller, instruction);
     clear(instruction);
-    placed_.clear();
+    unit_.placed.clear();
     if (!ran) return;
   }
   registers_[view.value] = made;

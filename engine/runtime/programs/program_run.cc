@@ -24,19 +24,20 @@ ProgramRun::ProgramRun(std::shared_ptr<const Prepared> prepared, Invocation invo
     : prepared_(std::move(prepared)),
       program_(prepared_->program()),
       call_(std::move(invocation)),
-      seq_(seq),
-      rounds_(std::max<std::uint32_t>(call_.times, 1)) {}
+      seq_(seq) {
+  rounds_.count = std::max<std::uint32_t>(call_.times, 1);
+}
 
 bool ProgramRun::cancel(const FailureRef& failure) {
   if (cancelled_) return false;
   cancelled_ = failure;
-  if (!filled_) {  // drop the instructions of a unit that was not completely filled
-    for (Instruction& instruction : instructions_) clear(instruction);
-    placed_.clear();
+  if (!unit_.filled) {  // drop the instructions of a unit that was not completely filled
+    for (Instruction& instruction : unit_.instructions) clear(instruction);
+    unit_.placed.clear();
   }
   if (ended_) return true;
-  leaves_out_ = round_ + 1 < rounds_;
-  rounds_ = round_ + 1;
+  leaves_out_ = rounds_.now + 1 < rounds_.count;
+  rounds_.count = rounds_.now + 1;
   return true;
 }
 
@@ -60,7 +61,7 @@ bool ProgramRun::go_on(Executor& executor, Caller& caller) {
         return false;
     }
     if (!end_round(executor, caller)) return false;
-    ended_ = ++round_ >= rounds_;
+    ended_ = ++rounds_.now >= rounds_.count;
     if (!ended_) begin_round();
   }
   return finish(caller);
@@ -78,8 +79,8 @@ void ProgramRun::lay_out() {
       outcome_of_[outcome.value] = static_cast<std::int32_t>(i);
     }
   }
-  stacked_.resize(call_.outcomes.size());
-  carried_.resize(program_.rebinds.size());
+  rounds_.stacked.resize(call_.outcomes.size());
+  rounds_.carried.resize(program_.rebinds.size());
   laid_out_ = true;  // A call that ran out of memory above is laid out again.
 }
 
@@ -113,18 +114,18 @@ void ProgramRun::begin_round() {
     std::int64_t offset = input.geometry->offset;
     if (std::binary_search(call_.sliced.begin(), call_.sliced.end(),
                            static_cast<std::uint32_t>(i))) {
-      offset += round_ % input.geometry->shape[0] * input.geometry->strides[0];
+      offset += rounds_.now % input.geometry->shape[0] * input.geometry->strides[0];
     }
     const ValueId v = parameters[i].value;
     displacement_[v] = offset - parameters[i].geometry.offset;
     if (input.value) registers_[v] = input.value;
     // The last round no longer needs the input, so that it may be overwritten in place.
-    if (round_ + 1 >= rounds_) input.value = nullptr;
+    if (rounds_.now + 1 >= rounds_.count) input.value = nullptr;
   }
   for (std::size_t i = 0; i < program_.rebinds.size(); ++i) {
     const ValueId v = parameters[program_.rebinds[i].parameter].value;
     rebound_[v] = true;
-    if (carried_[i]) registers_[v] = std::exchange(carried_[i], nullptr);
+    if (rounds_.carried[i]) registers_[v] = std::exchange(rounds_.carried[i], nullptr);
   }
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     if (rebound_[parameters[p].value]) call_.inputs[p].value = nullptr;
@@ -136,14 +137,14 @@ void ProgramRun::begin_round() {
 }
 
 bool ProgramRun::end_round(Executor& executor, Caller& caller) {
-  for (; stacked_upto_ < call_.outcomes.size(); ++stacked_upto_) {
-    if (call_.outcomes[stacked_upto_].result == Invocation::kWhole) continue;
-    if (!stack(executor, caller, stacked_upto_)) return false;
+  for (; rounds_.stacked_upto < call_.outcomes.size(); ++rounds_.stacked_upto) {
+    if (call_.outcomes[rounds_.stacked_upto].result == Invocation::kWhole) continue;
+    if (!stack(executor, caller, rounds_.stacked_upto)) return false;
   }
-  stacked_upto_ = 0;
-  if (round_ + 1 >= rounds_) return true;
+  rounds_.stacked_upto = 0;
+  if (rounds_.now + 1 >= rounds_.count) return true;
   for (std::size_t i = 0; i < program_.rebinds.size(); ++i) {
-    carried_[i] = registers_[program_.rebinds[i].value];
+    rounds_.carried[i] = registers_[program_.rebinds[i].value];
   }
   std::fill(registers_.begin(), registers_.end(), nullptr);
   return true;
@@ -177,7 +178,7 @@ std::unique_ptr<ProgramRun::Left> ProgramRun::left() const {
 
 // Fills the instructions of all units that have not run, without running them.
 bool ProgramRun::take_left(Left& left) {
-  if (cancelled_ || ended_ || round_ + 1 < rounds_) return false;
+  if (cancelled_ || ended_ || rounds_.now + 1 < rounds_.count) return false;
   if (!begun_) {
     if (!program_.literals.empty()) return false;
     lay_out();
@@ -186,9 +187,9 @@ bool ProgramRun::take_left(Left& left) {
   if (frames_.size() != 1 || frames_.front().owner != nullptr) return false;
   Frame& frame = frames_.front();
   const auto& units = frame.facts->units;
-  if (filled_) {
-    for (std::size_t i = ran_; i < units[frame.next].steps.size(); ++i) {
-      left.instructions.push_back(std::make_unique<Instruction>(instructions_[i]));
+  if (unit_.filled) {
+    for (std::size_t i = unit_.ran; i < units[frame.next].steps.size(); ++i) {
+      left.instructions.push_back(std::make_unique<Instruction>(unit_.instructions[i]));
     }
     ++frame.next;
   }
@@ -221,7 +222,7 @@ ValueRef ProgramRun::new_value(ValueId id, std::int64_t elements) const {
 
 const Geometry* ProgramRun::placed(const Geometry* geometry, ValueId value) {
   if (displacement_[value] == 0) return geometry;
-  Geometry& out = placed_.emplace_back(*geometry);
+  Geometry& out = unit_.placed.emplace_back(*geometry);
   out.offset += displacement_[value];
   return &out;
 }
@@ -382,14 +383,14 @@ void ProgramRun::fill(Instruction& out, const Step& step, const Prepared::StepFa
   out.attributes = &step.attributes;
   if (facts.random) {
     const std::size_t last = step.attributes.size() - 1;
-    attributes_ = {};
-    for (std::size_t i = 0; i + 1 < last; ++i) attributes_.push_back(step.attributes.at(i));
+    unit_.attributes = {};
+    for (std::size_t i = 0; i + 1 < last; ++i) unit_.attributes.push_back(step.attributes.at(i));
     const auto drawn = static_cast<std::uint64_t>(call_.ordinal) +
-                       program_.random_steps * static_cast<std::uint64_t>(round_) +
+                       program_.random_steps * static_cast<std::uint64_t>(rounds_.now) +
                        static_cast<std::uint64_t>(step.attributes.integer(last));
-    attributes_.push_back(core::Attribute::of(call_.seed));
-    attributes_.push_back(core::Attribute::of(static_cast<std::int64_t>(drawn)));
-    out.attributes = &attributes_;
+    unit_.attributes.push_back(core::Attribute::of(call_.seed));
+    unit_.attributes.push_back(core::Attribute::of(static_cast<std::int64_t>(drawn)));
+    out.attributes = &unit_.attributes;
   }
   for (std::size_t i = 0; i < step.operands.size(); ++i) {
     const StepOperand& given = step.operands[i];
@@ -404,7 +405,7 @@ void ProgramRun::fill(Instruction& out, const Step& step, const Prepared::StepFa
       operand.number =
           given.number.argument == 0
               ? given.number
-              : call_.numbers[round_ * program_.numbers.size() + given.number.argument - 1];
+              : call_.numbers[rounds_.now * program_.numbers.size() + given.number.argument - 1];
     }
   }
   for (std::size_t r = 0; r < step.results.size(); ++r) {
@@ -421,7 +422,7 @@ void ProgramRun::fill(Instruction& out, const Step& step, const Prepared::StepFa
     }
     program::ResultSlot& slot = out.results.emplace_back();
     const std::int32_t outcome = outcome_of_[v];
-    slot.value = outcome >= 0 && round_ + 1 >= rounds_
+    slot.value = outcome >= 0 && rounds_.now + 1 >= rounds_.count
                      ? call_.outcomes[static_cast<std::size_t>(outcome)].becomes
                      : new_value(v, elements);
     slot.geometry = placed(facts.results[r], v);
@@ -446,44 +447,44 @@ bool ProgramRun::may_loop(const Step& step, const Instruction& instruction) cons
 void ProgramRun::run_unit(Executor& executor, Caller& caller, const passes::Unit& unit) {
   Frame& frame = frames_.back();
   const std::size_t count = unit.steps.size();
-  if (!filled_) {
-    if (instructions_.size() < count) instructions_.resize(count);
-    together_ = unit.loop() && !frame.facts->never[frame.next];
-    loop_.clear();
+  if (!unit_.filled) {
+    if (unit_.instructions.size() < count) unit_.instructions.resize(count);
+    unit_.together = unit.loop() && !frame.facts->never[frame.next];
+    unit_.loop.clear();
     for (std::size_t i = 0; i < count; ++i) {
       const Step& step = frame.block->steps[unit.steps[i]];
-      fill(instructions_[i], step, frame.facts->steps[unit.steps[i]]);
-      together_ = together_ && may_loop(step, instructions_[i]);
-      loop_.push_back(&instructions_[i]);
+      fill(unit_.instructions[i], step, frame.facts->steps[unit.steps[i]]);
+      unit_.together = unit_.together && may_loop(step, unit_.instructions[i]);
+      unit_.loop.push_back(&unit_.instructions[i]);
     }
     // Values that are not needed later may be overwritten in place, and values that only the loop
     // reads are not stored.
     for (const ValueId v : frame.facts->dying[frame.next]) registers_[v] = nullptr;
-    filled_ = true;
-    ran_ = 0;
+    unit_.filled = true;
+    unit_.ran = 0;
   }
   bool never = false;
-  const bool together = together_ && ran_ == 0 && !cancelled_;
+  const bool together = unit_.together && unit_.ran == 0 && !cancelled_;
   if (together && !loop_is_ready(executor, caller)) return;
-  if (together && executor.run_loop(loop_, &never)) {
+  if (together && executor.run_loop(unit_.loop, &never)) {
     PlanStats::add(stats_->loops);
     PlanStats::add(stats_->loop_steps, count);
-    for (Instruction* each : loop_) clear(*each);
+    for (Instruction* each : unit_.loop) clear(*each);
   } else {
     if (halted(executor)) return;
     if (never) frame.facts->never[frame.next] = true;
-    together_ = false;
-    for (; ran_ < count; ++ran_) {
-      const Step& step = frame.block->steps[unit.steps[ran_]];
+    unit_.together = false;
+    for (; unit_.ran < count; ++unit_.ran) {
+      const Step& step = frame.block->steps[unit.steps[unit_.ran]];
       executor.set_origin(step.origin == 0 ? nullptr : &program_.origins[step.origin]);
-      const bool ran = execute(executor, caller, instructions_[ran_]);
-      if (ran) clear(instructions_[ran_]);
+      const bool ran = execute(executor, caller, unit_.instructions[unit_.ran]);
+      if (ran) clear(unit_.instructions[unit_.ran]);
       executor.set_origin(nullptr);
       if (!ran) return;
     }
   }
-  filled_ = false;
-  placed_.clear();
+  unit_.filled = false;
+  unit_.placed.clear();
   ++frame.next;
 }
 
@@ -494,7 +495,7 @@ bool ProgramRun::ready(Caller& caller, std::span<const Operand> operands) {
 
 bool ProgramRun::loop_is_ready(Executor& executor, Caller& caller) {
   if (!executor.has_open()) return true;
-  return std::all_of(loop_.begin(), loop_.end(), [&](const Instruction* instruction) {
+  return std::all_of(unit_.loop.begin(), unit_.loop.end(), [&](const Instruction* instruction) {
     const auto& operands = instruction->operands;
     return ready(caller, {operands.data(), operands.size()});
   });
@@ -524,9 +525,9 @@ bool ProgramRun::execute(Executor& executor, Caller& caller, Instruction& instru
 }
 
 Instruction& ProgramRun::one_instruction() {
-  if (instructions_.empty()) instructions_.resize(1);
-  instructions_[0].seq = seq_;
-  return instructions_[0];
+  if (unit_.instructions.empty()) unit_.instructions.resize(1);
+  unit_.instructions[0].seq = seq_;
+  return unit_.instructions[0];
 }
 
 void ProgramRun::clear(Instruction& instruction) {

@@ -146,24 +146,27 @@ class ProgramRun {
   std::vector<std::int32_t> outcome_of_;    // by value: the outcome that it becomes, or -1
   std::vector<bool> rebound_;               // by value: it is a parameter whose name is rebound
   std::vector<program::ValueRef> literals_;
-  std::vector<program::ValueRef> stacked_;  // by outcome
-  std::vector<program::ValueRef> carried_;  // by rebind: the result of the previous round
   std::vector<Frame> frames_;
   std::unordered_map<const program::Step*, Records> records_;  // records of the running loops
   PlanStats* stats_ = nullptr;                                 // set while it runs
-  // State of the running unit; kept to reuse their memory.
-  std::vector<program::Instruction> instructions_;
-  std::vector<program::Instruction*> loop_;
-  std::deque<core::Geometry> placed_;  // layouts that differ from the program's own
-  core::Attributes attributes_;        // attributes of a random step, which is a unit by itself
-  std::size_t ran_ = 0;                // steps of the unit that have run
-  bool filled_ = false, together_ = false;
+  struct RunningUnit {  // kept from unit to unit, to reuse its memory
+    std::vector<program::Instruction> instructions;
+    std::vector<program::Instruction*> loop;
+    std::deque<core::Geometry> placed;  // layouts that differ from the program's own
+    core::Attributes attributes;        // attributes of a random step, which is a unit by itself
+    std::size_t ran = 0;                // steps of the unit that have run
+    bool filled = false, together = false;
+  } unit_;
   FailureRef cancelled_;
-  std::uint32_t round_ = 0, rounds_ = 1;
+  struct Rounds {
+    std::uint32_t now = 0, count = 1;
+    std::vector<program::ValueRef> stacked;  // by outcome
+    std::vector<program::ValueRef> carried;  // by rebind: the result of the previous round
+    std::size_t stacked_upto = 0;            // outcomes of this round that were stacked
+  } rounds_;
   bool laid_out_ = false, begun_ = false, ended_ = false;  // ended_: all rounds have run
   bool waits_ = false;                                     // the run waits for a collective
   bool leaves_out_ = false;
-  std::size_t stacked_upto_ = 0;  // outcomes of this round that were stacked
 };
 
 }  // namespace teletensor::runtime

@@ -46,8 +46,9 @@ std::vector<std::uint64_t> Lease::wanted_sites(std::uint64_t upto) {
     kept.insert(error.seq);
   }
   std::erase_if(sites_, [&](const auto& site) { return !kept.contains(site.first); });
-  std::erase_if(wanted,
-                [&](std::uint64_t seq) { return seq == 0 || seq > upto || sites_.contains(seq); });
+  std::erase_if(wanted, [&](std::uint64_t seq) TT_REQUIRES(mutex_) {
+    return seq == 0 || seq > upto || sites_.contains(seq);
+  });
   return {wanted.begin(), wanted.end()};
 }
 

@@ -95,7 +95,7 @@ Status Leases::place_for(const std::string& user) const {
     return Status(Code::kResourceExhausted, "there are " + std::to_string(leases_.size()) +
                                                 " sessions, the most allowed (limit max_sessions)");
   }
-  const std::size_t own = sessions_of(user), most = limits_.of(user).sessions;
+  const std::size_t own = sessions_of(user), most = limits_of(limits_, user).sessions;
   if (most == 0 || own < most) return {};
   return Status(Code::kResourceExhausted,
                 user + " has " + std::to_string(own) + " sessions of at most " +
@@ -146,7 +146,7 @@ engine::SessionOptions Leases::options_of(const ClientInfo& client) const {
   options.limits = client.limits;
   options.name = client.name;
   options.user = client.user;
-  const UserLimits user_limits = limits_.of(client.user);
+  const UserLimits user_limits = limits_of(limits_, client.user);
   options.user_quota = user_limits.memory;
   options.weight = user_limits.weight;
   options.publishes = client.user != kAnonymous;

@@ -183,7 +183,7 @@ std::size_t Leases::sessions_of(std::string_view user) const {
 }
 
 bool Leases::full(std::string_view user) const {
-  const std::size_t most = limits_.of(user).sessions;
+  const std::size_t most = limits_of(limits_, user).sessions;
   MutexLock lock(mutex_);
   return leases_.size() + opening_ >= limits_.sessions || (most != 0 && sessions_of(user) >= most);
 }

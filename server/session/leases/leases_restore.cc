@@ -36,7 +36,7 @@ ClientInfo client_of(const v1::SavedHead& head, const v1::SavedBody& body, const
   client.protocol = protocol_of(body);
   client.id = head.id();
   client.attach_counter = body.attach();
-  const UserLimits user = limits.of(head.user());
+  const UserLimits user = limits_of(limits, head.user());
   client.memory_asked = body.memory_quota();
   client.memory_quota = user.quota(client.memory_asked);
   // The limits that its client knows, which may differ from those of this daemon.
@@ -121,7 +121,7 @@ Status Leases::room_for(const std::string& user, std::uint64_t quota,
       return Status();
     });
   }
-  const std::uint64_t most = limits_.of(user).memory;
+  const std::uint64_t most = limits_of(limits_, user).memory;
   for (const auto& [device, wanted] : bytes) {
     const std::string what = std::to_string(wanted) + " bytes on " + device;
     if (quota != 0 && wanted > quota) {

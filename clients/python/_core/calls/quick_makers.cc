@@ -1,5 +1,5 @@
 // tensor() of numbers and nested lists of numbers, and zeros(), ones(), full() and empty() with
-// sizes, as _tensors/convert.py and _functions/creation.py make them.
+// sizes, as _tensors/convert.py and _functions/arrays/creation.py make them.
 
 #include <cmath>
 #include <cstring>

@@ -420,9 +420,9 @@ class Transport(ABC):
                 failed = error
             if not failed.unreachable:
                 raise RefusedError(self._refusal(failed))
-            arrives = "is being moved to this daemon" in str(failed)
+            arrives = failed.word == "arriving"
             fault = None if arrives else self.fault()
-            self.restarting |= fault is None and "shutting down" in str(failed)
+            self.restarting |= fault is None and failed.word == "daemon"
             if self.restarting or arrives:
                 patient = time.monotonic() - began < self._timeout
             else:

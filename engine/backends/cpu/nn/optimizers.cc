@@ -138,7 +138,7 @@ Status run_step(KernelCall& call, Step<double> step, double cost) {
     }
     with_float_type(call.in[i].dtype, [&](auto a) {
       using A = decltype(a);
-      run_blocks<A>(call, parts, cost, step.template as<A>());
+      run_blocks<A>(call, parts, cost, ops::scalar::converted<A>(step));
     });
   }
   return {};

@@ -116,7 +116,7 @@ void optimizer_step(const calls::StepCall& p) {
   const calls::StepTensor& tensor = p.tensors[which];
   const s::Step<double> made = p.made != nullptr ? *p.made : p.step;
   const bool skip = made.rule == Rule::kSkip;
-  const s::Step<A> step = made.template as<A>();
+  const s::Step<A> step = s::converted<A>(made);
   bool has[5];
 #pragma unroll
   for (int i = 0; i < 5; ++i) has[i] = tensor.out[i] != nullptr;
