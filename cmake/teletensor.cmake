@@ -40,16 +40,6 @@ if(TELETENSOR_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(tt_flags INTERFACE -Wno-maybe-uninitialized)  # wrong at -O1
 endif()
 
-# Flags of the libraries that the Python client's module contains, in the daemon's build as well, so
-# that ccache shares the objects. Thread-local variables of a shared library are found without a
-# function call.
-add_library(tt_client_flags INTERFACE)
-include(CheckCXXCompilerFlag)
-check_cxx_compiler_flag(-mtls-dialect=gnu2 TELETENSOR_TLS_DESCRIPTORS)
-if(TELETENSOR_TLS_DESCRIPTORS)
-  target_compile_options(tt_client_flags INTERFACE -mtls-dialect=gnu2)
-endif()
-
 option(TELETENSOR_TOGETHER "Compile several files of a library at once" ON)
 set(TELETENSOR_TOGETHER_DIR "${CMAKE_BINARY_DIR}/together" CACHE PATH
     "Where the files that include others are written; the same for two builds that share ccache")
@@ -144,19 +134,18 @@ endfunction()
 
 # The libraries that the Python client's build shares. They depend on the standard library only.
 macro(tt_client_libraries)
-  tt_library(tt_core engine/core PRIVATE tt_client_flags)
-  tt_library(tt_program engine/program tt_core PRIVATE tt_client_flags)
+  tt_library(tt_core engine/core)
+  tt_library(tt_program engine/program tt_core)
   tt_library(tt_ops engine/ops tt_program
-             ROOMS pointwise reduction nn linalg windows arrangement random PRIVATE tt_client_flags)
-  tt_library(tt_autograd engine/autograd tt_ops ROOMS trace PRIVATE tt_client_flags)
-  tt_library(tt_passes engine/passes tt_ops PRIVATE tt_client_flags)
+             ROOMS pointwise reduction nn linalg windows arrangement random)
+  tt_library(tt_autograd engine/autograd tt_ops ROOMS trace)
+  tt_library(tt_passes engine/passes tt_ops)
   # With canonical.cc in its unit the compiler inlines less in the reader of frames, which then
   # executes 7 % more instructions.
-  tt_library(tt_wire proto/wire TOGETHER 1 tt_program tt_core PRIVATE tt_client_flags
-             TEST ${TELETENSOR_WIRE_TEST_LINKS})
+  tt_library(tt_wire proto/wire TOGETHER 1 tt_program tt_core TEST ${TELETENSOR_WIRE_TEST_LINKS})
   tt_library(tt_client clients/session tt_autograd tt_passes tt_wire
-             ROOMS stream frames transforms PRIVATE tt_client_flags)
-  tt_library(tt_torch clients/torch tt_client ROOMS rows PRIVATE tt_client_flags)
+             ROOMS stream frames transforms)
+  tt_library(tt_torch clients/torch tt_client ROOMS rows)
 endmacro()
 
 # Defines _wire, gRPC behind the C interface of clients/wire: a module that is loaded by its path.

@@ -2,8 +2,8 @@
 
 The flags are those of torchrun. This process starts one process for each rank, waits for all of them, and
 ends all of them when one fails. It needs no agent and no port; see docs/distributed.md. Launchers on
-several machines agree on their node ranks through a store of a daemon (_stores/rendezvous.py), or get them by
---node-rank.
+several machines agree on their node ranks through a store of a daemon (_stores/rendezvous.py), or get
+them by --node-rank.
 """
 
 from __future__ import annotations
