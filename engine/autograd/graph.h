@@ -237,7 +237,7 @@ class Node final : public GraphObject {
   bool keeps_number = false;  // the vjp reads a number: like a saved value, a backward uses it up
   bool freed = false;
   Visit visit;
-  // What the graph records about this node.
+  // The graph's records of this node.
   struct Listed {
     std::size_t bytes = 0;  // the part of size() that is in the graph's total
     // Position in the graph's list of nodes with saved values; 0 if absent.

@@ -19,7 +19,7 @@ using core::Status;
 template <class... F>
 void add_list(KernelTable& table, List<F...>) {
   (bind_plain<F>(), ...);
-  (table.add(F::kOp, functor_kernel<F>, LoopRole::kElement), ...);
+  add_functors(table, List<F...>());
 }
 
 template <class... F>

@@ -16,6 +16,9 @@ struct Axis {
 };
 
 struct ReducePlan {
+  static constexpr std::int64_t kChunk = 512;                   // results computed at once
+  static constexpr std::int64_t kPart = std::int64_t{1} << 20;  // elements in one parallel part
+
   // With `logical_order` the reduced axes keep their order, because the first of equal elements
   // matters.
   ReducePlan(const core::Geometry& operand, std::uint32_t mask, bool logical_order = false);

@@ -37,8 +37,6 @@ enum class Recipe {
   kLogSumExp
 };
 
-constexpr std::int64_t kChunk = 512;                         // number of results computed at once
-constexpr std::int64_t kPart = std::int64_t{1} << 20;        // elements in one parallel part
 constexpr std::int64_t kSplitAbove = std::int64_t{1} << 22;  // elements; about 0.3 ms and more
 
 struct Settings {
@@ -81,10 +79,10 @@ class Reduction {
 
   Status run() {
     const std::int64_t work = plan_.outputs * plan_.count;
-    std::int64_t chunk = kChunk;
+    std::int64_t chunk = ReducePlan::kChunk;
     if (!across_) {
-      chunk =
-          std::clamp<std::int64_t>(kPart / 4 / std::max<std::int64_t>(plan_.count, 1), 1, kChunk);
+      chunk = std::clamp<std::int64_t>(
+          ReducePlan::kPart / 4 / std::max<std::int64_t>(plan_.count, 1), 1, ReducePlan::kChunk);
     }
     const std::int64_t per_row = (columns_.size + chunk - 1) / chunk;
     const std::int64_t chunks = plan_.outputs / columns_.size * per_row;
@@ -100,7 +98,8 @@ class Reduction {
       return {};
     }
     if (chunks >= 4) {
-      const std::int64_t parts = std::min(chunks, (work + kPart - 1) / kPart);
+      const std::int64_t parts =
+          std::min(chunks, (work + ReducePlan::kPart - 1) / ReducePlan::kPart);
       call_.parallel.run(parts, [&](std::int64_t part) {
         const std::int64_t end = (part + 1) * chunks / parts;
         for (std::int64_t i = part * chunks / parts; i < end; ++i) make(i);
@@ -110,8 +109,8 @@ class Reduction {
     // If there are few long reductions, each is split. A block is a whole subtree, so the bits stay
     // the same.
     block_ = across_ ? kLeafRows : kLeaf;
-    const std::int64_t width = across_ ? std::min(columns_.size, kChunk) : 1;
-    while (block_ * width < kPart) block_ *= 2;
+    const std::int64_t width = across_ ? std::min(columns_.size, ReducePlan::kChunk) : 1;
+    while (block_ * width < ReducePlan::kPart) block_ *= 2;
     const std::int64_t blocks = (plan_.count + block_ - 1) / block_;
     const std::size_t bytes = scratch_bytes(blocks, width, sizeof(A));
     if (blocks > 1) {
@@ -188,7 +187,7 @@ class Reduction {
   A along_tree(Reader& reader, const Pass& pass, const A* center, std::int64_t n, A* buffer) const {
     if (n > kLeaf) {
       // An expanded operand can make a reduction arbitrarily long, so it can be cancelled.
-      if (n >= kPart && call_.parallel.cancelled()) return pass.fold.identity;
+      if (n >= ReducePlan::kPart && call_.parallel.cancelled()) return pass.fold.identity;
       const std::int64_t half = cut(n, kLeaf);
       const A left = along_tree(reader, pass, center, half, buffer);
       return pass.fold.pair(left, along_tree(reader, pass, center, n - half, buffer));
@@ -215,10 +214,10 @@ class Reduction {
   void across_tree(Reader& reader, const Pass& pass, std::int64_t columns, std::int64_t n,
                    A* acc) const {
     if (n > kLeafRows) {
-      if (n >= kPart / kChunk && call_.parallel.cancelled()) return;
+      if (n >= ReducePlan::kPart / ReducePlan::kChunk && call_.parallel.cancelled()) return;
       const std::int64_t half = cut(n, kLeafRows);
       across_tree(reader, pass, columns, half, acc);
-      A other[kChunk];
+      A other[ReducePlan::kChunk];
       across_tree(reader, pass, columns, n - half, other);
       pass.fold.merge(acc, other, columns);
     } else {
@@ -230,7 +229,7 @@ class Reduction {
                    A* acc) const {
     std::fill_n(acc, columns, pass.fold.identity);
     const bool direct = same_type_ && columns_.in == 1 && pass.map == Map::kNone;
-    A buffer[4 * kChunk];
+    A buffer[4 * ReducePlan::kChunk];
     while (n > 0) {
       if (direct) {
         const std::int64_t take = std::min(n, reader.rows_left());
@@ -299,7 +298,7 @@ class Reduction {
   }
 
   void results(const char* base, std::int64_t n, char* out) {
-    A value[kChunk];
+    A value[ReducePlan::kChunk];
     const auto pass = [&](FoldKind kind, Map map, const A* centers, A* to) {
       fold(base, n, Pass{fold_of<A>(kind), map, centers}, to);
     };
@@ -338,7 +337,7 @@ class Reduction {
     const auto each = [&](auto&& f) {
       for (std::int64_t i = 0; i < n; ++i) value[i] = f(value[i]);
     };
-    A center[kChunk];
+    A center[ReducePlan::kChunk];
     switch (settings_.recipe) {
       case Recipe::kMean:
         pass(FoldKind::kSum, Map::kNone, nullptr, value);
@@ -516,7 +515,7 @@ Status reduce(KernelCall& call, std::uint32_t mask, const Settings& settings) {
   }
   TT_RETURN_IF_ERROR(with_any_compute_type(
       compute, [&](auto a) { return Reduction<decltype(a)>(call, plan, settings).run(); }));
-  if (plan.count < kPart / kChunk || !call.parallel.cancelled()) return {};
+  if (plan.count < ReducePlan::kPart / ReducePlan::kChunk || !call.parallel.cancelled()) return {};
   return Status(core::Code::kCancelled, call.op.name + ": interrupted");
 }
 

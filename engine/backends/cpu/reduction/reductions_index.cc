@@ -13,9 +13,8 @@ namespace {
 
 using core::Status;
 
-constexpr std::int64_t kIndexChunk = 512;                   // number of results computed at once
-constexpr std::int64_t kIndexPart = std::int64_t{1} << 20;  // elements in one parallel part
-constexpr std::int64_t kIndexSplitAbove = std::int64_t{1} << 21;  // elements
+// Elements above which the work is divided into parts.
+constexpr std::int64_t kIndexSplitAbove = std::int64_t{1} << 21;
 
 template <class A, bool kMax>
 bool better(A a, A than) {
@@ -46,8 +45,9 @@ class Extremum {
   void run() {
     const std::int64_t work = plan_.outputs * plan_.count;
     const std::int64_t chunk =
-        across_ ? kIndexChunk
-                : std::clamp<std::int64_t>(kIndexPart / 4 / plan_.count, 1, kIndexChunk);
+        across_
+            ? ReducePlan::kChunk
+            : std::clamp<std::int64_t>(ReducePlan::kPart / 4 / plan_.count, 1, ReducePlan::kChunk);
     const std::int64_t per_row = (columns_.size + chunk - 1) / chunk;
     const std::int64_t chunks = plan_.outputs / columns_.size * per_row;
     const auto make = [&](std::int64_t i) {
@@ -61,7 +61,7 @@ class Extremum {
       for (std::int64_t i = 0; i < chunks; ++i) make(i);
       return;
     }
-    const std::int64_t parts = std::min(chunks, (work + kIndexPart - 1) / kIndexPart);
+    const std::int64_t parts = std::min(chunks, (work + ReducePlan::kPart - 1) / ReducePlan::kPart);
     call_.parallel.run(parts, [&](std::int64_t part) {
       const std::int64_t end = (part + 1) * chunks / parts;
       for (std::int64_t i = part * chunks / parts; i < end; ++i) make(i);
@@ -70,8 +70,8 @@ class Extremum {
 
  private:
   void results(const char* base, std::int64_t n, std::int64_t out) {
-    A best[kIndexChunk];
-    std::int64_t where[kIndexChunk];
+    A best[ReducePlan::kChunk];
+    std::int64_t where[ReducePlan::kChunk];
     if (across_) {
       across(base, n, best, where);
     } else {
@@ -111,7 +111,7 @@ class Extremum {
       const char* row = outer_row(base, outer);
       for (std::int64_t start = 0; start < inner_.size; start += kLeaf) {
         // An expanded operand can make a line arbitrarily long, so the loop can be cancelled.
-        if (start > 0 && start % kIndexPart == 0 && call_.parallel.cancelled()) break;
+        if (start > 0 && start % ReducePlan::kPart == 0 && call_.parallel.cancelled()) break;
         const std::int64_t n = std::min(kLeaf, inner_.size - start);
         const A value = fold.leaf(block(row, start, n, buffer), n);
         if (any && !better<A, kMax>(value, best)) continue;
@@ -129,7 +129,7 @@ class Extremum {
   }
 
   void across(const char* base, std::int64_t n, A* best, std::int64_t* where) const {
-    A buffer[kIndexChunk];
+    A buffer[ReducePlan::kChunk];
     for (std::int64_t r = 0; r < plan_.count; ++r) {
       if (r > 0 && r % 4096 == 0 && call_.parallel.cancelled()) return;
       const char* row = outer_row(base, r / inner_.size) + r % inner_.size * inner_.in * element_;
