@@ -149,8 +149,12 @@ class FairQueue {
   }
   // The lane time of `task` until `now`. It never decreases, even if a plan is finally charged less
   // than the time for which it used its lane.
-  static std::uint64_t used_ns(const Task& task, std::uint64_t now) {
-    const double used = static_cast<double>(task.used_ns()) + task.spent(now);
+  std::uint64_t used_ns(const Task& task, std::uint64_t now) const {
+    // A plan that has ended leaves `runs_` as it was, because its task may have been destroyed.
+    const bool over =
+        task.runs_ && std::none_of(running_.begin(), running_.end(),
+                                   [&](const Running& plan) { return plan.task == &task; });
+    const double used = static_cast<double>(task.used_ns()) + (over ? 0 : task.spent(now));
     return task.told_ = std::max(task.told_, static_cast<std::uint64_t>(used));
   }
   // Puts a running plan back into the queue; it waits in the middle until its task is popped.

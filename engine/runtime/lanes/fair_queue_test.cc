@@ -204,10 +204,23 @@ TEST(FairQueue, TheTimeThatIsToldGoesOnInAPlanAndNeverBack) {
   Costly task(0);
   queue.push(&task, kNow);
   ASSERT_EQ(queue.pop(kNow), &task);
-  EXPECT_EQ(FairQueue::used_ns(task, kNow + 5000), 5000u);
+  EXPECT_EQ(queue.used_ns(task, kNow + 5000), 5000u);
   queue.charge(task, 2000, kNow + 6000);  // most of the time was a wait for a GPU
-  EXPECT_EQ(FairQueue::used_ns(task, kNow + 6000), 5000u);
-  EXPECT_EQ(FairQueue::used_ns(task, kNow + 10'000), 6000u);
+  EXPECT_EQ(queue.used_ns(task, kNow + 6000), 5000u);
+  EXPECT_EQ(queue.used_ns(task, kNow + 10'000), 6000u);
+}
+
+TEST(FairQueue, AnIdleTaskUsesNoTime) {
+  FairQueue queue;
+  Costly task(0);
+  queue.push(&task, kNow);
+  ASSERT_EQ(queue.pop(kNow), &task);
+  queue.charge(task, 2000, kNow + 2000);
+  queue.ended(&task);
+  EXPECT_EQ(queue.used_ns(task, kNow + 1'000'000), 2000u);
+  queue.push(&task, kNow + 2'000'000);
+  ASSERT_EQ(queue.pop(kNow + 2'000'000), &task);
+  EXPECT_EQ(queue.used_ns(task, kNow + 2'000'300), 2300u);
 }
 
 TEST(FairQueue, EqualsTakeTurnsInTheOrderTheyCame) {

@@ -125,7 +125,7 @@ void Lanes::charge(Task& task, std::uint64_t ns) {
 
 std::uint64_t Lanes::used_ns(const Task& task) const {
   core::MutexLock lock(mu_);
-  return FairQueue::used_ns(task, core::now_ns());
+  return queue_.used_ns(task, core::now_ns());
 }
 
 std::size_t Lanes::ahead_of(const Task& task) const {
