@@ -64,8 +64,6 @@ grpc::ByteBuffer frame_of(std::uint64_t number, std::uint64_t received, const Pe
 
 }  // namespace
 
-StreamEnd::~StreamEnd() { --home.streams; }
-
 std::uint64_t new_incarnation() {
   const auto now = static_cast<std::uint64_t>(core::Clock::now().time_since_epoch().count());
   return random_number().value_or(now) | 1;
@@ -269,7 +267,6 @@ void Peer::detach(Clock::time_point now) {
 }
 
 void Peer::closed(const PeerStream::Ref& stream, const std::string& why) {
-  const StreamEnd end{home_};
   bool told = false, stood = false;
   {
     MutexLock lock(mutex_);
@@ -351,7 +348,7 @@ Peer::Clock::time_point Peer::tick(Clock::time_point now) {
 }
 
 void Peer::dial() {
-  const PeerStream::Ref stream = dialed_peer(home_.channel(name_), *this);
+  const PeerStream::Ref stream = dialed_peer(home_.channel(name_), *this, home_.streams);
   {
     MutexLock lock(mutex_);
     if (stopped_) return;
@@ -359,7 +356,6 @@ void Peer::dial() {
     standing_ = false;
     greet_until_ = Clock::now() + kHandshake;
     hello_ = encode_hello({home_.name, kPeerProtocol, link_->hello()});
-    ++home_.streams;  // while locked, so that stop() is followed by a wait for this stream
   }
   stream->open();
   home_.look_again();

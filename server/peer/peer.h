@@ -62,16 +62,9 @@ struct PeerHome {
   std::function<std::shared_ptr<grpc::Channel>(const std::string& peer)> channel;
   // Called when the tick() of a peer must run earlier than tick() has returned.
   std::function<void()> look_again;
-  std::atomic<int> streams{0};  // Number of open streams to all peers.
+  std::atomic<int> streams{0};  // Number of streams to all peers that are not destroyed yet.
   // Number of memory blocks that gRPC has not released.
   std::shared_ptr<std::atomic<std::int64_t>> lent = std::make_shared<std::atomic<std::int64_t>>(0);
-};
-
-// Used in an owner's closed(). Counts the stream as ended when everything else is done, because the
-// owner may be destroyed afterwards.
-struct StreamEnd {
-  PeerHome& home;
-  ~StreamEnd();
 };
 
 // Returns a random number that is never 0.

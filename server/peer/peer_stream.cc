@@ -19,8 +19,8 @@ constexpr char kMethod[] = "/teletensor.v1.Peer/Exchange";
 
 class ServedStream final : public PeerReactor, public PeerStream {
  public:
-  ServedStream(grpc::CallbackServerContext* context, Owner& owner)
-      : PeerStream(owner), context_(context), identity_(context->auth_context()) {}
+  ServedStream(grpc::CallbackServerContext* context, Owner& owner, std::atomic<int>& alive)
+      : PeerStream(owner, alive), context_(context), identity_(context->auth_context()) {}
 
   void open() noexcept override { opened(); }
   void OnReadDone(bool ok) noexcept override { read_done(ok); }
@@ -42,8 +42,8 @@ class ServedStream final : public PeerReactor, public PeerStream {
 class DialedStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                            public PeerStream {
  public:
-  DialedStream(std::shared_ptr<grpc::Channel> channel, Owner& owner)
-      : PeerStream(owner), stub_(std::move(channel)) {}
+  DialedStream(std::shared_ptr<grpc::Channel> channel, Owner& owner, std::atomic<int>& alive)
+      : PeerStream(owner, alive), stub_(std::move(channel)) {}
 
   void open() noexcept override {
     stub_.PrepareBidiStreamingCall(&context_, kMethod, {}, this);
@@ -186,14 +186,16 @@ bool PeerStream::step() noexcept {
 }
 
 std::pair<PeerStream::Ref, PeerReactor*> served_peer(grpc::CallbackServerContext* context,
-                                                     PeerStream::Owner& owner) {
-  auto stream = std::make_shared<ServedStream>(context, owner);
+                                                     PeerStream::Owner& owner,
+                                                     std::atomic<int>& alive) {
+  auto stream = std::make_shared<ServedStream>(context, owner, alive);
   PeerReactor* const reactor = stream.get();
   return {std::move(stream), reactor};
 }
 
-PeerStream::Ref dialed_peer(std::shared_ptr<grpc::Channel> channel, PeerStream::Owner& owner) {
-  return std::make_shared<DialedStream>(std::move(channel), owner);
+PeerStream::Ref dialed_peer(std::shared_ptr<grpc::Channel> channel, PeerStream::Owner& owner,
+                            std::atomic<int>& alive) {
+  return std::make_shared<DialedStream>(std::move(channel), owner, alive);
 }
 
 }  // namespace teletensor::server

@@ -1,6 +1,11 @@
 // PeerStream is one connection to a peer: a gRPC call that carries frames in both directions.
 // It reads a frame when its owner has processed the last one, and writes the frames that its owner
 // provides. A stream lives until gRPC has reported its end; its owner must outlive it.
+//
+// A stream and its channel may be destroyed on a thread of gRPC's callbacks. gRPC ends these
+// threads with the last object of the process that uses them, by joining them, and aborts if that
+// object is a channel and one of the threads destroys it. Hence a server must outlive all streams:
+// it is destroyed after `alive` is 0.
 #pragma once
 
 #include <grpcpp/generic/generic_stub.h>
@@ -35,7 +40,7 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
     virtual void closed(const Ref& stream, const std::string& why) = 0;
   };
 
-  virtual ~PeerStream() = default;
+  virtual ~PeerStream() { --alive_; }
   PeerStream(const PeerStream&) = delete;
   PeerStream& operator=(const PeerStream&) = delete;
 
@@ -54,7 +59,7 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
   bool is_certified(const std::string& name) const;
 
  protected:
-  explicit PeerStream(Owner& owner) : owner_(&owner) {}
+  PeerStream(Owner& owner, std::atomic<int>& alive) : alive_(alive), owner_(&owner) { ++alive_; }
 
   void opened() noexcept;  // Reports that the stream was opened and operations may start.
   void read_done(bool ok) noexcept;
@@ -72,7 +77,8 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
   bool step() noexcept;
   bool write_next();
 
-  Ref self_;  // Keeps the stream alive from opened() until over().
+  std::atomic<int>& alive_;  // Number of streams that are not destroyed yet.
+  Ref self_;                 // Keeps the stream alive from opened() until over().
   std::atomic<Owner*> owner_;
   SerialExecutor serial_executor_;
   grpc::ByteBuffer read_, written_;  // Buffers of the operations in progress.
@@ -88,10 +94,13 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
 
 using PeerReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-// Creates the stream for an incoming call of a peer, and the reactor that is returned to gRPC.
+// Creates the stream for an incoming call of a peer, and the reactor that is returned to gRPC. The
+// stream is counted in `alive` until it is destroyed.
 std::pair<PeerStream::Ref, PeerReactor*> served_peer(grpc::CallbackServerContext* context,
-                                                     PeerStream::Owner& owner);
+                                                     PeerStream::Owner& owner,
+                                                     std::atomic<int>& alive);
 // Calls a peer.
-PeerStream::Ref dialed_peer(std::shared_ptr<grpc::Channel> channel, PeerStream::Owner& owner);
+PeerStream::Ref dialed_peer(std::shared_ptr<grpc::Channel> channel, PeerStream::Owner& owner,
+                            std::atomic<int>& alive);
 
 }  // namespace teletensor::server

@@ -163,8 +163,7 @@ void Peers::send_move(const std::string& peer, v1::PeerMove move, std::string da
 bool Peers::local() const { return is_loopback(options_.listen); }
 
 PeerReactor* Peers::admit(grpc::CallbackServerContext* context) {
-  const auto [stream, reactor] = served_peer(context, *this);
-  ++home_.streams;
+  const auto [stream, reactor] = served_peer(context, *this, home_.streams);
   Status why;
   {
     MutexLock lock(mutex_);
@@ -218,10 +217,7 @@ void Peers::received(const PeerStream::Ref& stream, grpc::ByteBuffer frame) {
 
 std::optional<grpc::ByteBuffer> Peers::next(const PeerStream::Ref&) { return std::nullopt; }
 
-void Peers::closed(const PeerStream::Ref& stream, const std::string&) {
-  const StreamEnd end{home_};
-  forget_stranger(stream);
-}
+void Peers::closed(const PeerStream::Ref& stream, const std::string&) { forget_stranger(stream); }
 
 void Peers::forget_stranger(const PeerStream::Ref& stream) {
   MutexLock lock(mutex_);

@@ -260,14 +260,20 @@ class LastCall final : public PeerStream::Owner {
 
 // A daemon that shuts down may end the stream while another thread is about to open it.
 TEST(PeerStream, AStreamThatHasEndedBeforeItIsOpenIsClosed) {
+  Box b("b", {{"a", kNowhere}});
+  b.start();  // Its server outlives the stream, as peer_stream.h requires.
   LastCall owner;
-  const PeerStream::Ref stream =
-      dialed_peer(grpc::CreateChannel("127.0.0.1:1", grpc::InsecureChannelCredentials()), owner);
+  std::atomic<int> alive{0};
+  PeerStream::Ref stream = dialed_peer(
+      grpc::CreateChannel("127.0.0.1:1", grpc::InsecureChannelCredentials()), owner, alive);
   stream->end(core::Status(core::Code::kUnavailable, "the daemon shuts down"));
   stream->open();
   std::future<std::string> told = owner.told.get_future();
   ASSERT_EQ(told.wait_for(testing::kHang), std::future_status::ready);
   EXPECT_EQ(told.get(), "the daemon shuts down");
+  stream.reset();
+  EXPECT_TRUE(eventually([&] { return alive == 0; }));
+  b.peers->stop();
 }
 
 // Calls stop() with many messages in flight: afterwards no memory is held, and the messages that
