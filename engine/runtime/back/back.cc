@@ -371,13 +371,16 @@ bool Back::run_alone(Entry& entry) {
 // Runs the next unit of the window's plan. Returns true if it was little work.
 bool Back::run_unit() {
   bool small = false;
-  if (!window_.run(&small)) return false;
-  while (!backlog_.empty() && backlog_.front().done) pop_front();
+  std::size_t ran = 0;
+  if (!window_.run(&small, &ran)) return false;
+  load_.run(ran);
+  while (!backlog_.empty() && backlog_.front().done) pop_front(0);
   return small;
 }
 
-void Back::pop_front() {
-  load_.run();
+void Back::pop_front(std::size_t ran) {
+  load_.run(ran);
+  load_.remove_run();
   if (Chunk* const emptied = backlog_.pop()) chunks_.give(emptied);
 }
 

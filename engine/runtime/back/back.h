@@ -215,7 +215,8 @@ class Back : public Task,
   bool kept(std::unordered_set<const void*>& storages) override {
     return events_->on_moving(storages);
   }
-  void pop_front();
+  // Removes the front entry. `ran` is 0 if its run was counted already.
+  void pop_front(std::size_t ran = 1);
   // Returns false if the entry did not run and must be tried again (Executor::stopped).
   bool run_entry(Entry& entry);
   bool run_fetch(Entry& entry);

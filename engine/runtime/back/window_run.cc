@@ -51,9 +51,10 @@ void WindowRun::plan(const Backlog& backlog, std::size_t size, std::uint64_t int
   unit_ = 0;
 }
 
-bool WindowRun::run(bool* small) {
+bool WindowRun::run(bool* small, std::size_t* entries) {
   *small = false;
   const passes::Unit& unit = plan_->units[unit_];
+  *entries = unit.steps.size();
   bool is_little = unit.steps.size() < kEntriesPerClock;
   bool together = unit.loop() && !plan_->never[unit_] && !apart_;
   loop_.clear();

@@ -45,8 +45,8 @@ class WindowRun {
   // The first entry of the next unit. Precondition: active().
   Entry& next() const { return *window_[plan_->units[unit_].steps[0]]; }
   // Runs the next unit. Returns false if it has not ended and must be continued. `small` is set to
-  // whether it was little work. Precondition: active().
-  bool run(bool* small);
+  // whether it was little work, and `entries` to the number of its entries. Precondition: active().
+  bool run(bool* small, std::size_t* entries);
   // Forgets the plan that runs.
   void stop() { plan_ = nullptr; }
   PlanStats& stats() { return plans_.stats(); }
