@@ -42,6 +42,8 @@ struct Limits {
   std::size_t chunk_bytes = 1 << 20;
   // Approximate maximum size of the values in one Progress, in bytes.
   std::size_t progress_bytes = 1 << 20;
+  // While commands run for long, their progress is reported after this time.
+  std::chrono::milliseconds progress_every{100};
   // Maximum size of the values that the client has not read, in bytes.
   std::size_t outbox_bytes = 64ull << 20;
   std::size_t sessions = 64;

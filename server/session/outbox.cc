@@ -121,7 +121,10 @@ std::uint64_t Outbox::bytes() const {
 
 bool Outbox::due() const {
   if (send_on_attach_ || tell_written_ || !values_.unsent.empty() || !errors_.empty()) return true;
-  if (completed_ > told_.completed && completed_ == received_) return true;
+  if (completed_ > told_.completed &&
+      (completed_ == received_ || core::Clock::now() - told_.at >= limits_.progress_every)) {
+    return true;
+  }
   return credit_upto() - told_.credit_upto > limits_.credit_instructions / 4 ||
          credit_bytes() - told_.credit_bytes > limits_.credit_bytes / 4;
 }
@@ -131,6 +134,7 @@ wire::Progress Outbox::gather() {
   send_on_attach_ = false;
   if (std::exchange(tell_written_, false)) progress.snapshot_upto = written_;
   progress.completed_upto = told_.completed = completed_;
+  told_.at = core::Clock::now();
   progress.received_upto = received_;
   progress.credit_upto = told_.credit_upto = credit_upto();
   progress.credit_bytes = told_.credit_bytes = credit_bytes();

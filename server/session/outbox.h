@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/core/clock.h"
 #include "engine/core/mutex.h"
 #include "engine/core/status.h"
 #include "proto/wire/progress.h"
@@ -72,8 +73,9 @@ class Outbox {
 
   // ---- called by the stream
   // Returns the next message if there is something to report that the client may wait for: a value,
-  // an error, the completion of all its commands, or a large part of its credits. `attach` is the
-  // attach counter of the stream; replaced streams receive nothing.
+  // an error, the completion of all its commands, a large part of its credits, or progress after
+  // Limits::progress_every without a message. `attach` is the attach counter of the stream;
+  // replaced streams receive nothing.
   Message take(std::uint64_t attach = 0);
   // Ends the outbox with its session: take() returns no further message.
   void close();
@@ -117,6 +119,7 @@ class Outbox {
   // The numbers that the last message has reported.
   struct Told {
     std::uint64_t completed = 0, credit_upto = 0, credit_bytes = 0;
+    core::Clock::time_point at = core::Clock::now();
   } told_ TT_GUARDED_BY(mutex_);
   // Frames whose commands have not all completed.
   std::deque<FrameBytes> frames_ TT_GUARDED_BY(mutex_);

@@ -14,6 +14,7 @@ Limits small() {
   limits.credit_bytes = 1000;
   limits.progress_bytes = 1000;
   limits.outbox_bytes = 10'000;
+  limits.progress_every = std::chrono::hours(1);
   return limits;
 }
 wire::Progress next(Outbox& outbox) {
@@ -55,6 +56,18 @@ TEST(Outbox, ManyEventsBecomeOneMessage) {
   EXPECT_EQ(p.errors.at(0).status.message(), "add: no");
   EXPECT_EQ(p.raised.at(0).rebinds.size(), 2u);
   EXPECT_FALSE(outbox.take());
+}
+
+TEST(Outbox, LongCommandsAreReportedWhileOthersFollow) {
+  Limits limits = small();
+  limits.progress_every = std::chrono::milliseconds(0);
+  Outbox outbox{limits};
+  ASSERT_TRUE(outbox.received(1, 10, 50).ok());
+  outbox.completed(3);
+  EXPECT_EQ(next(outbox).completed_upto, 3u);
+  EXPECT_FALSE(outbox.take());  // no further progress
+  outbox.completed(4);
+  EXPECT_EQ(next(outbox).completed_upto, 4u);
 }
 
 TEST(Outbox, ADescriptionSaysNothingOfTheCommandsBeforeIt) {
