@@ -5,12 +5,10 @@
 // and its queue of commands. The engine depends neither on gRPC nor on Python.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,6 +26,7 @@
 #include "engine/program/timeline.h"
 #include "engine/runtime/groups/fabric.h"
 #include "engine/runtime/groups/group_facts.h"
+#include "engine/transfers.h"
 
 namespace teletensor::engine {
 
@@ -161,33 +160,6 @@ struct LateError {
   core::Status status;
 };
 
-// The contents that a Fetch command requested.
-struct Fetched {
-  std::uint64_t seq = 0;  // seq of the Fetch command
-  // If the value failed: the error of the command `root`, from which the failure comes.
-  core::Status status;
-  std::uint64_t root = 0;
-  core::DType dtype = core::DType::kF32;
-  core::Dims shape;
-  std::string bytes;  // elements in row-major order
-  // The layout in place of the contents, for a Fetch with `describe`.
-  struct Description {
-    core::Device device;
-    core::Dims strides;
-    bool requires_grad = false;
-  };
-  std::optional<Description> description;
-};
-
-// A session's memory that other processes of this machine can map.
-struct Shared {
-  std::uint64_t id = 0;                 // identifies the memory in later calls on the session
-  int descriptor = -1;                  // file descriptor; the caller owns and closes it
-  std::uint64_t offset = 0, bytes = 0;  // location of the memory in that file
-  std::array<std::uint64_t, 2> gpu{};   // UUID of the GPU whose memory it is (set by share_copy)
-  std::shared_ptr<void> hold;           // keeps the memory allocated; may be released in any thread
-};
-
 // The result of a Raise command: lists the in-place commands that did not take effect, so that the
 // client undoes them in its own record.
 struct Raised {
@@ -227,6 +199,15 @@ struct TakenOver {
   program::Inventory inventory;
 };
 
+// What a session has asked of the lanes.
+struct Load {
+  std::size_t queued = 0;  // number of waiting instructions
+  // Estimated seconds until they have run, from the speed of the earlier ones.
+  double wait_seconds = 0;
+  std::uint64_t lane_ns = 0;  // time used so far, summed over all lanes
+  std::size_t ahead = 0;      // number of sessions that wait for a lane and will be served earlier
+};
+
 class Session {
  public:
   virtual ~Session() = default;
@@ -243,54 +224,9 @@ class Session {
                       std::vector<program::Command> commands,
                       std::function<void(core::Status)> done, bool thin = false) = 0;
 
-  // Transfers of large values. The storage of an upload is allocated by begin_upload(), which
-  // returns RESOURCE_EXHAUSTED before any byte is sent. Chunks may be passed in any thread, in the
-  // order of their offsets. An unfinished upload is freed by abort_upload() or with the session.
-  virtual core::Result<std::uint64_t> begin_upload(core::Device device, std::uint64_t bytes) = 0;
-  // Like begin_upload(), but waits if room can be made by moving idle memory of other sessions to
-  // the disk. `done` is called at once, or later from another thread, and also when the session
-  // ends.
-  virtual void admit_upload(core::Device device, std::uint64_t bytes,
-                            std::function<void(core::Result<std::uint64_t>)> done) {
-    done(begin_upload(device, bytes));
-  }
-  virtual core::Status upload_chunk(std::uint64_t upload, std::uint64_t offset,
-                                    std::string_view bytes) = 0;
-  virtual core::Status finish_upload(std::uint64_t upload) = 0;
-  virtual void abort_upload(std::uint64_t upload) = 0;
-  // Prepares the row-major bytes that a bulk Fetch bound to `seq`. `ready` is called once they
-  // exist, or with the error if the value failed. The bytes are then copied to `into` by
-  // download_chunk() and freed by end_download() or by the client's command Taken. A second call
-  // for the same `seq` replaces a waiting one, whose `ready` is called with CANCELLED; so is every
-  // waiting `ready` when the session ends.
-  virtual void begin_download(std::uint64_t seq,
-                              std::function<void(core::Result<Fetched>)> ready) = 0;
-  virtual core::Status download_chunk(std::uint64_t seq, std::uint64_t offset,
-                                      std::span<char> into) = 0;
-  virtual void end_download(std::uint64_t seq) = 0;
-  // Alternative to download_chunk(): returns the bytes that a bulk Fetch bound to `seq` as memory
-  // that other processes may map for reading. The memory never changes and is charged to the
-  // session for as long as it is held. Returns UNIMPLEMENTED if the value is not in host memory or
-  // is too small; the caller then uses chunks.
-  virtual core::Result<Shared> share_download(std::uint64_t) {
-    return core::Status(core::Code::kUnimplemented, "this session does not support shared memory");
-  }
-  // For a value on a GPU: copies it into other memory of that GPU, which other processes may map
-  // for reading and writing. Waits for the copy. Returns UNIMPLEMENTED on other devices.
-  virtual core::Result<Shared> share_copy(std::uint64_t) {
-    return core::Status(core::Code::kUnimplemented, "this session does not support shared memory");
-  }
-  // Allocates zeroed memory that other processes may map for writing. Their writes are accepted
-  // until another client takes over the session.
-  virtual core::Result<Shared> share_new(std::uint64_t) {
-    return core::Status(core::Code::kUnimplemented, "this session does not support shared memory");
-  }
-  // Like upload_chunk(), but takes bytes [from, from + bytes) of the memory `share`, which
-  // share_new() returned.
-  virtual core::Status upload_shared(std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t,
-                                     std::uint64_t) {
-    return core::Status(core::Code::kUnimplemented, "this session does not support shared memory");
-  }
+  // The transfers of large values.
+  virtual Uploads& uploads() = 0;
+  virtual Downloads& downloads() = 0;
 
   // Drops queued instructions, whose results fail with CANCELLED, and asks running ones to stop.
   // Applies to all commands up to `upto`, including those not yet received; 0: to all received
@@ -345,15 +281,10 @@ class Session {
   // Sets MemoryUse::peak to the current use.
   virtual void reset_peaks() {}
   virtual std::uint64_t completed_upto() const = 0;
-  virtual std::size_t queued() const = 0;  // number of waiting instructions
-  // Estimated seconds until the queued instructions have run, from the speed of the earlier ones.
-  virtual double wait_seconds() const = 0;
+  virtual Load load() const = 0;
   virtual std::size_t handles() const = 0;
   // Current values of the quantities that SessionOptions::limits bounds.
   virtual program::Amounts amounts() const { return {}; }
-  virtual std::uint64_t lane_ns() const = 0;  // time used so far, summed over all lanes
-  // Number of sessions that wait for a lane and will be served earlier.
-  virtual std::size_t ahead() const = 0;
   // The publications that this session's user may open under the given "name" or "user/name", and
   // below that name ("name/..."), sorted by name; empty if there are none.
   virtual std::vector<Publication> published(std::string_view name) const {

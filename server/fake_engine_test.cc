@@ -22,19 +22,88 @@ std::string floats(std::uint64_t count, float value) {
   return bytes;
 }
 
+struct FakeUpload {
+  std::uint64_t size = 0;
+  std::string bytes;
+};
+
+class FakeUploads final : public engine::Uploads {
+ public:
+  explicit FakeUploads(Books& books) : books_(books) {}
+  ~FakeUploads() override {
+    MutexLock lock(books_.mutex);
+    for (const auto& [id, upload] : uploads_) {
+      books_.upload_bytes -= static_cast<std::int64_t>(upload.size);
+    }
+  }
+  Result<std::uint64_t> begin(core::Device, std::uint64_t bytes) override {
+    MutexLock lock(books_.mutex);
+    if (static_cast<std::uint64_t>(books_.upload_bytes) + bytes > kBudget || bytes > kBudget) {
+      return Status(Code::kResourceExhausted, "upload: out of memory");
+    }
+    books_.upload_bytes += static_cast<std::int64_t>(bytes);
+    uploads_[++last_] = {bytes, ""};
+    return last_;
+  }
+  Status write(std::uint64_t id, std::uint64_t offset, std::string_view bytes) override {
+    FakeUpload& upload = uploads_.at(id);
+    if (offset != upload.bytes.size()) return core::invalid("upload: out of order");
+    upload.bytes.append(bytes);
+    return {};
+  }
+  Status finish(std::uint64_t id) override {
+    return uploads_.at(id).bytes.size() == uploads_.at(id).size ? Status()
+                                                                : core::invalid("upload: short");
+  }
+  void abort(std::uint64_t id) override {
+    MutexLock lock(books_.mutex);
+    books_.upload_bytes -= static_cast<std::int64_t>(uploads_.at(id).size);
+    uploads_.erase(id);
+  }
+  const FakeUpload* find(std::uint64_t id) const {
+    const auto found = uploads_.find(id);
+    return found == uploads_.end() ? nullptr : &found->second;
+  }
+
+ private:
+  Books& books_;
+  std::map<std::uint64_t, FakeUpload> uploads_;
+  std::uint64_t last_ = 0;
+};
+
+// A download returns the contents of the upload with number `seq`.
+class FakeDownloads final : public engine::Downloads {
+ public:
+  explicit FakeDownloads(const FakeUploads& uploads) : uploads_(uploads) {}
+  void begin(std::uint64_t seq, Ready ready) override {
+    const FakeUpload* const upload = uploads_.find(seq);
+    if (upload == nullptr) return ready(Status(Code::kNotFound, "download: no such fetch"));
+    engine::Fetched fetched;
+    fetched.seq = seq;
+    fetched.dtype = core::DType::kU8;
+    fetched.shape = {static_cast<std::int64_t>(upload->size)};
+    ready(std::move(fetched));
+  }
+  Status read(std::uint64_t seq, std::uint64_t offset, std::span<char> into) override {
+    uploads_.find(seq)->bytes.copy(into.data(), into.size(), offset);
+    return {};
+  }
+  void end(std::uint64_t) override {}
+
+ private:
+  const FakeUploads& uploads_;
+};
+
 class FakeSession final : public engine::Session {
  public:
   FakeSession(Books& books, engine::SessionListener* listener)
-      : books_(books), listener_(listener) {
+      : books_(books), listener_(listener), uploads_(books), downloads_(uploads_) {
     MutexLock lock(books_.mutex);
     ++books_.sessions;
   }
   ~FakeSession() override {
     MutexLock lock(books_.mutex);
     --books_.sessions;
-    for (const auto& [id, upload] : uploads_) {
-      books_.upload_bytes -= static_cast<std::int64_t>(upload.size);
-    }
   }
 
   void submit(std::uint64_t first_seq, std::uint64_t, std::vector<program::Command> commands,
@@ -59,45 +128,8 @@ class FakeSession final : public engine::Session {
     done({});
   }
 
-  Result<std::uint64_t> begin_upload(core::Device, std::uint64_t bytes) override {
-    MutexLock lock(books_.mutex);
-    if (static_cast<std::uint64_t>(books_.upload_bytes) + bytes > kBudget || bytes > kBudget) {
-      return Status(Code::kResourceExhausted, "upload: out of memory");
-    }
-    books_.upload_bytes += static_cast<std::int64_t>(bytes);
-    uploads_[++last_] = {bytes, ""};
-    return last_;
-  }
-  Status upload_chunk(std::uint64_t id, std::uint64_t offset, std::string_view bytes) override {
-    Upload& upload = uploads_.at(id);
-    if (offset != upload.bytes.size()) return core::invalid("upload: out of order");
-    upload.bytes.append(bytes);
-    return {};
-  }
-  Status finish_upload(std::uint64_t id) override {
-    return uploads_.at(id).bytes.size() == uploads_.at(id).size ? Status()
-                                                                : core::invalid("upload: short");
-  }
-  void abort_upload(std::uint64_t id) override {
-    MutexLock lock(books_.mutex);
-    books_.upload_bytes -= static_cast<std::int64_t>(uploads_.at(id).size);
-    uploads_.erase(id);
-  }
-  // A download returns the contents of the upload with number `seq`.
-  void begin_download(std::uint64_t seq,
-                      std::function<void(Result<engine::Fetched>)> ready) override {
-    if (uploads_.count(seq) == 0) return ready(Status(Code::kNotFound, "download: no such fetch"));
-    engine::Fetched fetched;
-    fetched.seq = seq;
-    fetched.dtype = core::DType::kU8;
-    fetched.shape = {static_cast<std::int64_t>(uploads_[seq].size)};
-    ready(std::move(fetched));
-  }
-  Status download_chunk(std::uint64_t seq, std::uint64_t offset, std::span<char> into) override {
-    uploads_.at(seq).bytes.copy(into.data(), into.size(), offset);
-    return {};
-  }
-  void end_download(std::uint64_t) override {}
+  engine::Uploads& uploads() override { return uploads_; }
+  engine::Downloads& downloads() override { return downloads_; }
 
   void take_over(std::function<void(Result<engine::TakenOver>)> done) override {
     MutexLock lock(books_.mutex);
@@ -109,22 +141,14 @@ class FakeSession final : public engine::Session {
   }
   std::vector<engine::MemoryUse> memory() const override { return {{{}, 1, 2, 3, 4, 5}}; }
   std::uint64_t completed_upto() const override { return 0; }
-  std::size_t queued() const override { return 0; }
-  double wait_seconds() const override { return 0; }
+  engine::Load load() const override { return {0, 0, 5'000'000, 0}; }
   std::size_t handles() const override { return 42; }
-  std::uint64_t lane_ns() const override { return 5'000'000; }
-  std::size_t ahead() const override { return 0; }
   std::vector<engine::Holding> largest(std::size_t most) const override {
     return most == 0 ? std::vector<engine::Holding>{}
                      : std::vector<engine::Holding>{{{}, 7, 3, false, {}, {}}};
   }
 
  private:
-  struct Upload {
-    std::uint64_t size = 0;
-    std::string bytes;
-  };
-
   void answer(std::uint64_t seq, const program::Fetch& fetch) {
     engine::Fetched fetched;
     fetched.seq = seq;
@@ -140,8 +164,8 @@ class FakeSession final : public engine::Session {
 
   Books& books_;
   engine::SessionListener* const listener_;
-  std::map<std::uint64_t, Upload> uploads_;
-  std::uint64_t last_ = 0;
+  FakeUploads uploads_;
+  FakeDownloads downloads_;
 };
 
 ops::OpDef op(std::string_view signature, int revision) {

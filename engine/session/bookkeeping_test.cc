@@ -113,12 +113,12 @@ TEST(Bookkeeping, OfErrorsThatNobodyRaisesIsChargedAndGivenBack) {
   constexpr int kCount = 5000;  // 10 MB, of which 4 MiB are free
   const HandleId x = client.constant({1}, {0});
   const std::vector<HandleId> kept = fail(daemon, client, x, kCount);
-  EXPECT_GT(daemon.used(kHostDevice), kCount * 2000u - Session::kFreeBookkeeping);
+  EXPECT_GT(daemon.used(kHostDevice), kCount * 2000u - Charge::kFree);
   const std::vector<engine::LateError> errors = client.listener.take_errors();
   ASSERT_EQ(errors.size(), static_cast<std::size_t>(kCount));
   for (const engine::LateError& error : errors) client.raise(error.root);
   // The names still hold their errors.
-  EXPECT_GT(daemon.used(kHostDevice), kCount * 2000u - Session::kFreeBookkeeping);
+  EXPECT_GT(daemon.used(kHostDevice), kCount * 2000u - Charge::kFree);
   client.release(kept);
   client.synchronize();
   client.synchronize();
@@ -154,8 +154,7 @@ TEST(Bookkeeping, OfErrorsThatNoNameHasIsCharged) {
   client.synchronize();
   daemon.sim->faults().fail_instruction(0, {});
   client.synchronize();
-  EXPECT_GE(daemon.used(kHostDevice),
-            kCount * runtime::Failures::kPerRoot - Session::kFreeBookkeeping);
+  EXPECT_GE(daemon.used(kHostDevice), kCount * runtime::Failures::kPerRoot - Charge::kFree);
 }
 
 // Values that wait for the client are charged, and a value for which there is no memory fails.
@@ -167,8 +166,8 @@ TEST(Bookkeeping, OfUnreadReportsIsCharged) {
   client.listener.unread = kUnread;
   client.synchronize();
   client.synchronize();
-  EXPECT_GE(daemon.used(kHostDevice), kUnread - Session::kFreeBookkeeping);
-  EXPECT_LE(daemon.used(kHostDevice), kUnread - Session::kFreeBookkeeping + (1u << 20));
+  EXPECT_GE(daemon.used(kHostDevice), kUnread - Charge::kFree);
+  EXPECT_LE(daemon.used(kHostDevice), kUnread - Charge::kFree + (1u << 20));
   EXPECT_THAT(client.read(x), ElementsAre(1, 2));
   client.listener.unread = 2 * kQuota;
   EXPECT_THAT(client.read(x), IsEmpty());

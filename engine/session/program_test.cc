@@ -166,7 +166,7 @@ TEST(Program, IsChargedOnceWithItsPlan) {
   client.synchronize();
   client.synchronize();
   const std::uint64_t defined = daemon.used(kHostDevice);
-  EXPECT_GE(defined + Session::kFreeBookkeeping, memory);
+  EXPECT_GE(defined + Charge::kFree, memory);
   EXPECT_THAT(client.read(call(client, 1, {a})), ElementsAre(0, 0));
   client.synchronize();
   EXPECT_GT(daemon.used(kHostDevice), defined);

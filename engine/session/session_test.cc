@@ -199,27 +199,27 @@ TEST(Session, UploadsAreCheckedAdmittedAndBound) {
   Daemon daemon;
   Client client(daemon, kSimDevice, 1 << 20);
   engine::Session& session = *client.session;
-  EXPECT_EQ(session.begin_upload(kSimDevice, 2 << 20).status().code(), Code::kResourceExhausted);
-  EXPECT_EQ(session.begin_upload({core::DeviceKind::kCuda, 0}, 8).status().code(),
+  EXPECT_EQ(session.uploads().begin(kSimDevice, 2 << 20).status().code(), Code::kResourceExhausted);
+  EXPECT_EQ(session.uploads().begin({core::DeviceKind::kCuda, 0}, 8).status().code(),
             Code::kInvalidArgument);
-  const std::uint64_t id = *session.begin_upload(kSimDevice, 8);
+  const std::uint64_t id = *session.uploads().begin(kSimDevice, 8);
   EXPECT_EQ(client.used(), 256u);
   const float elements[2] = {1.5f, 2.5f};
   const std::string_view bytes(reinterpret_cast<const char*>(elements), 8);
-  EXPECT_TRUE(session.upload_chunk(id, 0, bytes.substr(0, 3)).ok());
-  EXPECT_EQ(session.upload_chunk(id, 2, bytes.substr(2)).code(), Code::kOutOfRange);
-  EXPECT_EQ(session.finish_upload(id).code(), Code::kInvalidArgument);  // shorter than declared
+  EXPECT_TRUE(session.uploads().write(id, 0, bytes.substr(0, 3)).ok());
+  EXPECT_EQ(session.uploads().write(id, 2, bytes.substr(2)).code(), Code::kOutOfRange);
+  EXPECT_EQ(session.uploads().finish(id).code(), Code::kInvalidArgument);  // shorter than declared
   // Longer than declared.
-  EXPECT_EQ(session.upload_chunk(id, 3, "123456").code(), Code::kOutOfRange);
-  EXPECT_TRUE(session.upload_chunk(id, 3, bytes.substr(3)).ok());
-  EXPECT_TRUE(session.finish_upload(id).ok());
-  EXPECT_EQ(session.upload_chunk(77, 0, bytes).code(), Code::kNotFound);
+  EXPECT_EQ(session.uploads().write(id, 3, "123456").code(), Code::kOutOfRange);
+  EXPECT_TRUE(session.uploads().write(id, 3, bytes.substr(3)).ok());
+  EXPECT_TRUE(session.uploads().finish(id).ok());
+  EXPECT_EQ(session.uploads().write(77, 0, bytes).code(), Code::kNotFound);
   client.add(program::Uploaded{id, core::DType::kF32, kSimDevice, {2}});
   const HandleId x = client.name();
   EXPECT_THAT(client.read(x), ElementsAre(1.5, 2.5));
-  EXPECT_EQ(session.finish_upload(id).code(), Code::kNotFound);
-  const std::uint64_t aborted = *session.begin_upload(kSimDevice, 8);
-  session.abort_upload(aborted);
+  EXPECT_EQ(session.uploads().finish(id).code(), Code::kNotFound);
+  const std::uint64_t aborted = *session.uploads().begin(kSimDevice, 8);
+  session.uploads().abort(aborted);
   EXPECT_EQ(client.used(), 256u);
 }
 
@@ -229,17 +229,17 @@ TEST(Session, UploadsThatNoHandleUsesHaveALimit) {
   limits.staged_bytes = 1000;
   Client client(daemon, kSimDevice, 1 << 20, limits);
   engine::Session& session = *client.session;
-  EXPECT_EQ(session.begin_upload(kSimDevice, 1001).status().code(), Code::kResourceExhausted);
-  const std::uint64_t whole = *session.begin_upload(kSimDevice, 1000);  // exactly the limit
-  EXPECT_EQ(session.begin_upload(kSimDevice, 1).status().code(), Code::kResourceExhausted);
-  session.abort_upload(whole);
-  const auto first = session.begin_upload(kSimDevice, 600);
+  EXPECT_EQ(session.uploads().begin(kSimDevice, 1001).status().code(), Code::kResourceExhausted);
+  const std::uint64_t whole = *session.uploads().begin(kSimDevice, 1000);  // exactly the limit
+  EXPECT_EQ(session.uploads().begin(kSimDevice, 1).status().code(), Code::kResourceExhausted);
+  session.uploads().abort(whole);
+  const auto first = session.uploads().begin(kSimDevice, 600);
   ASSERT_TRUE(first.ok());
-  EXPECT_EQ(session.begin_upload(kSimDevice, 401).status().code(), Code::kResourceExhausted);
-  const auto second = session.begin_upload(kSimDevice, 400);
+  EXPECT_EQ(session.uploads().begin(kSimDevice, 401).status().code(), Code::kResourceExhausted);
+  const auto second = session.uploads().begin(kSimDevice, 400);
   ASSERT_TRUE(second.ok());
-  session.abort_upload(*first);
-  session.abort_upload(*second);
+  session.uploads().abort(*first);
+  session.uploads().abort(*second);
 }
 
 // The value of that command has the error, which a Raise clears; nothing else in the session is
@@ -249,8 +249,8 @@ TEST(Session, AnUploadThatIsNotThereFailsItsCommandAlone) {
   Client client(daemon);
   engine::Session& session = *client.session;
   const HandleId kept = client.constant({1}, {7});
-  const std::uint64_t other = *session.begin_upload(kSimDevice, 4);
-  EXPECT_TRUE(session.upload_chunk(other, 0, "1234").ok());
+  const std::uint64_t other = *session.uploads().begin(kSimDevice, 4);
+  EXPECT_TRUE(session.uploads().write(other, 0, "1234").ok());
   const auto bind = [&](std::uint64_t upload) {
     client.add(program::Uploaded{upload, core::DType::kF32, kSimDevice, {2}});
     const HandleId x = client.name();
@@ -261,9 +261,9 @@ TEST(Session, AnUploadThatIsNotThereFailsItsCommandAlone) {
   };
   EXPECT_EQ(bind(77), Code::kNotFound);
   EXPECT_EQ(bind(other), Code::kFailedPrecondition);  // the upload is not finished
-  EXPECT_TRUE(session.finish_upload(other).ok());
+  EXPECT_TRUE(session.uploads().finish(other).ok());
   EXPECT_EQ(bind(other), Code::kInvalidArgument);  // wrong size
-  session.abort_upload(other);
+  session.uploads().abort(other);
   EXPECT_EQ(bind(other), Code::kNotFound);
   EXPECT_THAT(client.read(kept), ElementsAre(7));
   EXPECT_EQ(client.listener.take_errors().size(), 4u);
@@ -278,9 +278,9 @@ TEST(Session, BooleansFromOutsideAreZeroOrOne) {
   client.add(
       program::Constant{core::DType::kBool, kSimDevice, {3}, std::string("\x00\x02\xff", 3)});
   const HandleId a = client.name();
-  const std::uint64_t id = *client.session->begin_upload(kSimDevice, 2);
-  EXPECT_TRUE(client.session->upload_chunk(id, 0, std::string("\x80\x00", 2)).ok());
-  EXPECT_TRUE(client.session->finish_upload(id).ok());
+  const std::uint64_t id = *client.session->uploads().begin(kSimDevice, 2);
+  EXPECT_TRUE(client.session->uploads().write(id, 0, std::string("\x80\x00", 2)).ok());
+  EXPECT_TRUE(client.session->uploads().finish(id).ok());
   client.add(program::Uploaded{id, core::DType::kBool, kSimDevice, {2}});
   const HandleId b = client.name();
   client.read(a);
@@ -293,9 +293,9 @@ TEST(Session, BooleansFromOutsideAreZeroOrOne) {
     bytes[i] = static_cast<char>(i % 7);
     expected[i] = static_cast<char>(i % 7 != 0);
   }
-  const std::uint64_t large = *client.session->begin_upload(kSimDevice, bytes.size());
-  EXPECT_TRUE(client.session->upload_chunk(large, 0, bytes).ok());
-  EXPECT_TRUE(client.session->finish_upload(large).ok());
+  const std::uint64_t large = *client.session->uploads().begin(kSimDevice, bytes.size());
+  EXPECT_TRUE(client.session->uploads().write(large, 0, bytes).ok());
+  EXPECT_TRUE(client.session->uploads().finish(large).ok());
   client.add(program::Uploaded{large, core::DType::kBool, kSimDevice, {10'000}});
   client.read(client.name());
   EXPECT_EQ(client.last.bytes, expected);
@@ -305,7 +305,7 @@ TEST(Session, DownloadsAreBoundAtTheirFetch) {
   Daemon daemon;
   Client client(daemon);
   std::promise<core::Result<engine::Fetched>> early;
-  client.session->begin_download(2, [&](auto result) { early.set_value(std::move(result)); });
+  client.session->downloads().begin(2, [&](auto result) { early.set_value(std::move(result)); });
   const HandleId x = client.constant({2, 2}, {1, 2, 3, 4});
   client.add(program::Fetch{x, true});  // command 2
   client.inplace("add", {h(x), number(1)});
@@ -315,29 +315,30 @@ TEST(Session, DownloadsAreBoundAtTheirFetch) {
   EXPECT_EQ(fetched->shape, (core::Dims{2, 2}));
   std::array<float, 4> all{};
   const std::span<char> bytes(reinterpret_cast<char*>(all.data()), sizeof all);
-  ASSERT_TRUE(client.session->download_chunk(2, 0, bytes.first(4)).ok());
-  ASSERT_TRUE(client.session->download_chunk(2, 4, bytes.subspan(4)).ok());
+  ASSERT_TRUE(client.session->downloads().read(2, 0, bytes.first(4)).ok());
+  ASSERT_TRUE(client.session->downloads().read(2, 4, bytes.subspan(4)).ok());
   EXPECT_THAT(all, ElementsAre(1, 2, 3, 4));
-  EXPECT_EQ(client.session->download_chunk(2, 17, {}).code(), Code::kOutOfRange);
-  EXPECT_EQ(client.session->download_chunk(2, 1, bytes).code(), Code::kOutOfRange);
+  EXPECT_EQ(client.session->downloads().read(2, 17, {}).code(), Code::kOutOfRange);
+  EXPECT_EQ(client.session->downloads().read(2, 1, bytes).code(), Code::kOutOfRange);
   EXPECT_EQ(client.used(), 512u);
-  client.session->end_download(2);
+  client.session->downloads().end(2);
   EXPECT_EQ(client.used(), 256u);
-  EXPECT_EQ(client.session->download_chunk(2, 0, bytes).code(), Code::kNotFound);
+  EXPECT_EQ(client.session->downloads().read(2, 0, bytes).code(), Code::kNotFound);
   bool told = false;
-  client.session->begin_download(
+  client.session->downloads().begin(
       1, [&](auto result) { told = result.status().code() == Code::kNotFound; });
   EXPECT_TRUE(told);
   // A download of a command that has not run yet and is no fetch.
   std::promise<Code> none;
-  client.session->begin_download(4, [&](auto result) { none.set_value(result.status().code()); });
+  client.session->downloads().begin(4,
+                                    [&](auto result) { none.set_value(result.status().code()); });
   client.inplace("add", {h(x), number(1)});  // command 4
   client.synchronize();
   EXPECT_EQ(none.get_future().get(), Code::kNotFound);
   // A download whose command never comes ends with the session.
   std::promise<Code> ended;
-  client.session->begin_download(1000,
-                                 [&](auto result) { ended.set_value(result.status().code()); });
+  client.session->downloads().begin(1000,
+                                    [&](auto result) { ended.set_value(result.status().code()); });
   client.session.reset();
   EXPECT_EQ(ended.get_future().get(), Code::kCancelled);
 }
@@ -352,8 +353,8 @@ TEST(Session, AValueThatIsGivenUpWhileADownloadWaitsIsNotKept) {
   client.add(program::Fetch{x, true});
   const std::uint64_t fetch = client.last_seq();
   std::promise<Code> early;
-  client.session->begin_download(fetch,
-                                 [&](auto result) { early.set_value(result.status().code()); });
+  client.session->downloads().begin(fetch,
+                                    [&](auto result) { early.set_value(result.status().code()); });
   client.add(program::Taken{fetch});
   client.inplace("add", {h(x), number(1)});  // writes to other memory, because the value is kept
   client.synchronize();
@@ -361,8 +362,8 @@ TEST(Session, AValueThatIsGivenUpWhileADownloadWaitsIsNotKept) {
   EXPECT_EQ(client.used(), used);
   // A late download is refused at once.
   std::promise<Code> late;
-  client.session->begin_download(fetch,
-                                 [&](auto result) { late.set_value(result.status().code()); });
+  client.session->downloads().begin(fetch,
+                                    [&](auto result) { late.set_value(result.status().code()); });
   EXPECT_EQ(late.get_future().get(), Code::kNotFound);
 }
 
@@ -421,7 +422,7 @@ TEST(Session, AnotherSessionsReadsGoOnDuringAFlood) {
     victim.inplace("add", {h(x), number(1)});
     EXPECT_THAT(victim.read(x), ElementsAre(i));
   }
-  EXPECT_GT(flood.session->queued(), 1000u);
+  EXPECT_GT(flood.session->load().queued, 1000u);
   // Closing a session in the middle of its work frees everything at once; the other session
   // continues.
   flood.session.reset();

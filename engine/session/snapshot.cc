@@ -155,7 +155,8 @@ void Session::resume() {
   back_.begin_restored();
   {
     core::MutexLock lock(mu_);
-    if (!std::exchange(resting_, false)) return;
+    if (pause_ != Pause::kResting) return;
+    pause_ = Pause::kSnapshot;  // Only one caller ends the pause.
   }
   go_on();
 }
@@ -166,7 +167,7 @@ void Session::picture(After after, std::function<void(core::Result<Image>)> done
     core::MutexLock lock(mu_);
     if (!broken_.ok()) {
       refused = broken_;
-    } else if (pending_snapshot_.done || still_) {
+    } else if (pending_snapshot_.done || pause_ != Pause::kNone) {
       refused = Status(Code::kAborted, "another snapshot of the session is in progress");
     } else {
       pending_snapshot_ = {std::move(done), after, 0};
@@ -174,45 +175,42 @@ void Session::picture(After after, std::function<void(core::Result<Image>)> done
   }
   if (!refused.ok()) return done(std::move(refused));
   if (after == After::kHold && back_.groups().any()) {
-    stops_ = true;
+    consumer_.stop_at_each_command();
     return;
   }
   if (after == After::kHold) back_.groups().shut_down();
   pause_for_snapshot();
 }
 
+// Returns true if the session is not being brought to rest for a snapshot of all groups.
+bool Session::stays_apart() const {
+  return !broken_.ok() ||
+         (consumer_.stops() && (!pending_snapshot_.done || pause_ != Pause::kNone));
+}
+
 engine::Rest Session::come_to_rest(bool push) {
-  if (!stops_ && !back_.groups().any()) return engine::Rest::kApart;
+  if (!consumer_.stops() && !back_.groups().any()) return engine::Rest::kApart;
   {
     core::MutexLock lock(mu_);
-    if (!broken_.ok() || (stops_ && (!pending_snapshot_.done || still_)))
-      return engine::Rest::kApart;
-    if (!stops_ || (consuming_ && !paused_)) return engine::Rest::kRuns;
+    if (stays_apart()) return engine::Rest::kApart;
+    if (!consumer_.stops() || (consuming_ && !consumer_.is_paused())) return engine::Rest::kRuns;
   }
   if (!back_.is_quiet()) return engine::Rest::kRuns;
   if (back_.groups().wanted() || (push && back_.groups().busy())) {
-    bool goes = false;
-    {
-      core::MutexLock lock(mu_);
-      may_go_ = true;
-      goes = std::exchange(paused_, false);
-    }
-    if (!goes) return engine::Rest::kExpects;
-    pump();
+    if (!consumer_.allow_collective()) return engine::Rest::kExpects;
+    consumer_.pump();
     return engine::Rest::kRuns;
   }
   return back_.is_drained() ? engine::Rest::kRests : engine::Rest::kWaits;
 }
 
 engine::Rest Session::stop_here() {
-  if (!stops_ && !back_.groups().any()) return engine::Rest::kApart;
+  if (!consumer_.stops() && !back_.groups().any()) return engine::Rest::kApart;
   {
     core::MutexLock lock(mu_);
-    if (!broken_.ok() || (stops_ && (!pending_snapshot_.done || still_)))
-      return engine::Rest::kApart;
-    may_go_ = false;
-    const bool stopped = paused_ || (blocked_ && back_.has_waiter());
-    if (!stops_ || (consuming_ && !stopped)) return engine::Rest::kRuns;
+    if (stays_apart()) return engine::Rest::kApart;
+    const bool stopped = consumer_.forbid_collective();
+    if (!consumer_.stops() || (consuming_ && !stopped)) return engine::Rest::kRuns;
   }
   if (!back_.is_quiet()) return engine::Rest::kRuns;
   return back_.is_drained() ? engine::Rest::kRests : engine::Rest::kWaits;
@@ -229,10 +227,13 @@ bool Session::may_stay() {
 void Session::stay_at_rest() {
   {
     core::MutexLock lock(mu_);
-    const bool stopped = paused_ || blocked_;
-    if (!stops_ || !pending_snapshot_.done || still_ || (consuming_ && !stopped)) return;
-    pending_snapshot_.next_seq = consuming_ ? frame_.consumed() + 1 : next_seq_;
-    consuming_ = still_ = true;
+    if (!consumer_.stops() || !pending_snapshot_.done || pause_ != Pause::kNone ||
+        (consuming_ && !consumer_.is_stopped())) {
+      return;
+    }
+    pending_snapshot_.next_seq = consuming_ ? consumer_.next_seq() : next_.seq;
+    consuming_ = true;
+    pause_ = Pause::kSnapshot;
   }
   take_image();
 }
@@ -240,33 +241,40 @@ void Session::stay_at_rest() {
 void Session::pause_for_snapshot() {
   {
     core::MutexLock lock(mu_);
-    if (consuming_ || !pending_snapshot_.done || stops_) return;
-    consuming_ = still_ = true;
-    pending_snapshot_.next_seq = next_seq_;
+    if (consuming_ || !pending_snapshot_.done || consumer_.stops()) return;
+    consuming_ = true;
+    pause_ = Pause::kSnapshot;
+    pending_snapshot_.next_seq = next_.seq;
   }
   if (!back_.wait_until_drained()) take_image();
 }
 
 void Session::on_continue() {
-  bool still = false;
+  bool paused = false;
   {
     core::MutexLock lock(mu_);
-    still = still_;
+    paused = pause_ != Pause::kNone;
   }
-  if (still) {
+  if (paused) {
     take_image();
   } else {
-    pump();
+    consumer_.pump();
   }
 }
 
 // Precondition: everything has run, or waits for groups that do not change any more, and no other
 // thread consumes commands.
 void Session::take_image() noexcept {
-  if (closing_) return;
-  while (!try_take_front()) std::this_thread::yield();
+  if (consumer_.closing()) return;
+  bool continues = false;
+  {
+    core::MutexLock lock(mu_);
+    continues = pending_snapshot_.after == After::kGoOn;
+  }
+  if (!continues) uploads_.freeze(true);
+  consumer_.take_front();
   core::Result<Image> image = core::with_memory("a snapshot", [&] { return make_image(); });
-  give_front_back();
+  consumer_.give_front_back();
   Picture picture;
   {
     core::MutexLock lock(mu_);
@@ -274,8 +282,11 @@ void Session::take_image() noexcept {
     picture.after = pending_snapshot_.after;
     if (picture.after == After::kRest) {
       if (image.ok() && back_.groups().any()) image = in_a_group();  // a group was joined meanwhile
-      resting_ = image.ok();
-      if (!resting_) picture.after = After::kGoOn;
+      if (image.ok()) {
+        pause_ = Pause::kResting;
+      } else {
+        picture.after = After::kGoOn;
+      }
     }
   }
   picture.done(std::move(image));
@@ -284,27 +295,28 @@ void Session::take_image() noexcept {
 
 // Ends a pause after a snapshot.
 void Session::go_on() {
+  uploads_.freeze(false);
   bool waiting = false;
   {
     core::MutexLock lock(mu_);
-    still_ = false;
-    waiting = consuming_ = frame_.done != nullptr;
+    pause_ = Pause::kNone;
+    waiting = consuming_ = consumer_.has_frame();
   }
-  if (waiting) return pump();
-  forget_completed();
+  if (waiting) return consumer_.pump();
+  consumer_.forget_completed();
   give_to_successor();
 }
 
 // Precondition: this thread owns the front end.
 core::Result<Image> Session::make_image() {
-  if (back_.failures().open() == 0) forget_upto(back_.completed_upto());
+  if (back_.failures().open() == 0) consumer_.forget_upto(back_.completed_upto());
   Image image;
   autograd::ImageIndexer maker(image);
   front_.take_image(maker, image);
   image.owner = owner_;
   image.cancelled_below = back_.cancelled_below();
   image.failed = back_.failures().all();
-  if (stops_) image.groups = back_.groups().images();
+  if (consumer_.stops()) image.groups = back_.groups().images();
   runtime::Back::NotRun parts;
   if (!back_.is_drained()) {
     auto entries =
@@ -321,48 +333,23 @@ core::Result<Image> Session::make_image() {
   {
     core::MutexLock lock(mu_);
     image.next_seq = pending_snapshot_.next_seq;
-    image.next_upload = next_upload_;
-    image.forsaken_upto = abandoned_upto_;
-    image.given_up.assign(given_up_.begin(), given_up_.end());
-    for (const auto& [number, upload] : uploads_) {
-      core::MutexLock inner(upload->mu);
-      if (!upload->finished || !upload->storage) continue;
-      image.uploads.push_back({number, maker.storage(upload->storage, upload->storage->device())});
-    }
-    for (const auto& [seq, download] : downloads_) {
-      if (!download.bound) continue;
-      const runtime::FetchResult& result = download.result;
-      Image::Download item{seq,
-                           result.root,
-                           result.status,
-                           result.dtype,
-                           result.device,
-                           result.shape,
-                           Image::kNone,
-                           0,
-                           0};
-      if (result.status.ok()) {
-        item.storage = maker.storage(result.contents.storage.ref(), result.device);
-        item.offset = result.contents.offset;
-        item.bytes = result.contents.bytes;
-      }
-      image.downloads.push_back(std::move(item));
-    }
   }
+  uploads_.save(image, maker);
+  downloads_.save(image, maker);
   for (Image::Storage& storage : image.storages) {
     const auto& contents = static_cast<const memory::Storage&>(*storage.contents);
     storage.bytes = contents.bytes();
     storage.seq = contents.seq();
     if (const memory::Sharing* sharing = contents.sharing()) storage.common = sharing->order;
   }
-  drop_lost(image, health_of(image, devices_));
+  drop_lost(image, health_of(image, devices()));
   put_kept_first(image);
   return image;
 }
 
 Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& read,
                                  const RestoredStorages& restored) {
-  const Exempt exempt(back_.executor(), devices_.size());
+  const Exempt exempt(back_.executor(), devices().size());
   // The storages of unbound uploads and of downloads stay in memory.
   std::set<const Image::Storage*> stays;
   for (const Image::Upload& item : image.uploads) {
@@ -382,7 +369,7 @@ Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& r
       }
       continue;
     }
-    const int found = devices_.find(storage.device);
+    const int found = devices().find(storage.device);
     if (found < 0) {
       return Status(Code::kFailedPrecondition, "the session has tensors on " +
                                                    core::to_string(storage.device) +
@@ -392,19 +379,18 @@ Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& r
     memory::Pool& pool = back_.executor().pool(device);
     const core::Ref<memory::Storage> made = back_.allocate_now(device, storage.bytes, storage.seq);
     if (!made) return pool.refusal("restoring the session", storage.bytes);
-    TT_RETURN_IF_ERROR(read_into(*made, devices_.at(device), read, gone));
+    TT_RETURN_IF_ERROR(read_into(*made, devices().at(device), read, gone));
     if (gone.ok()) storage.contents = made;
     if (!gone.ok() || !stays.contains(&storage)) made->unpin();
   }
   drop_lost(image, lost);
   auto values = autograd::values_of(image);
   if (!values.ok()) return values.status();
-  while (!try_take_front()) std::this_thread::yield();
+  consumer_.take_front();
   Status status = front_.restore_image(image, *values);
-  handles_ = front_.handles();
-  const program::Amounts amounts = front_.amounts();
-  (void)charge_bookkeeping();
-  give_front_back();
+  consumer_.publish_counts();
+  (void)bookkeeping_.charge();
+  consumer_.give_front_back();
   TT_RETURN_IF_ERROR(status);
   describe(image);
   if (image.next_seq == 0) {
@@ -413,54 +399,16 @@ Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& r
   }
   back_.begin_at(image.next_seq - 1, program::completed_upto(image), image.cancelled_below,
                  std::move(image.failed));
-  for (const Image::Group& group : image.groups) back_.groups().restore(user_, who(), group);
+  for (const Image::Group& group : image.groups) sink_.restore_group(group);
   TT_RETURN_IF_ERROR(back_.restore_entries(image.entries, *values));
-  forgotten_ = program::completed_upto(image);
+  consumer_.begin_at(program::completed_upto(image));
   accepted_upto_ = image.next_seq - 1;
-  core::MutexLock lock(mu_);
-  amounts_ = amounts;
-  next_seq_ = restored_at_ = image.next_seq;
-  next_id_ = image.next_id;
-  next_upload_ = std::max<std::uint64_t>(image.next_upload, 1);
-  abandoned_upto_ = image.forsaken_upto;
-  given_up_.insert(image.given_up.begin(), image.given_up.end());
-  for (const Image::Upload& item : image.uploads) {
-    if (item.storage >= image.storages.size()) {
-      return core::invalid("the session's snapshot is inconsistent: an upload");
-    }
-    auto upload = std::make_shared<Upload>();
-    core::MutexLock inner(upload->mu);
-    upload->storage = core::Ref<memory::Storage>(
-        static_cast<memory::Storage*>(image.storages[item.storage].contents.get()));
-    upload->received = upload->bytes = upload->storage->bytes();
-    staged_ += upload->bytes;
-    upload->finished = true;
-    uploads_.emplace(item.number, upload);
+  {
+    core::MutexLock lock(mu_);
+    next_ = {image.next_seq, image.next_id, image.next_seq};
   }
-  for (Image::Download& item : image.downloads) {
-    Download& download = downloads_[item.seq];
-    download.bound = true;
-    runtime::FetchResult& result = download.result;
-    result.seq = item.seq;
-    result.bulk = true;
-    result.status = std::move(item.status);
-    result.root = item.root;
-    result.dtype = item.dtype;
-    result.shape = item.shape;
-    result.device = item.device;
-    if (!result.status.ok()) continue;
-    if (item.storage >= image.storages.size() ||
-        !(image.storages[item.storage].device == item.device) ||
-        item.offset > image.storages[item.storage].bytes ||
-        item.bytes > image.storages[item.storage].bytes - item.offset) {
-      return core::invalid("the session's snapshot is inconsistent: a download");
-    }
-    result.contents.storage = memory::Pinned(core::Ref<memory::Storage>(
-        static_cast<memory::Storage*>(image.storages[item.storage].contents.get())));
-    result.contents.offset = item.offset;
-    result.contents.bytes = item.bytes;
-  }
-  return {};
+  TT_RETURN_IF_ERROR(uploads_.restore(image));
+  return downloads_.restore(image);
 }
 
 }  // namespace teletensor::session

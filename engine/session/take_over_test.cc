@@ -55,21 +55,21 @@ class TakeOver : public ::testing::Test {
 
 TEST_F(TakeOver, AnUploadThatWaitsForMemoryIsNotTheNextClients) {
   const auto other = open(), session = open();
-  const std::uint64_t pinned = *other->begin_upload({}, kMemory * 3 / 4);
+  const std::uint64_t pinned = *other->uploads().begin({}, kMemory * 3 / 4);
   std::promise<core::Status> admitted;
-  session->admit_upload({}, kMemory / 2, [&](const core::Result<std::uint64_t>& upload) {
+  session->uploads().admit({}, kMemory / 2, [&](const core::Result<std::uint64_t>& upload) {
     admitted.set_value(upload.status());
   });
   take_over(*session);
-  other->abort_upload(pinned);  // frees memory for the waiting upload
+  other->uploads().abort(pinned);  // frees memory for the waiting upload
   EXPECT_EQ(admitted.get_future().get().code(), core::Code::kAborted);
   EXPECT_EQ(used(), 0u);
-  EXPECT_TRUE(session->begin_upload({}, 8).ok());  // the old client's bytes are not counted
+  EXPECT_TRUE(session->uploads().begin({}, 8).ok());  // the old client's bytes are not counted
 }
 
 TEST_F(TakeOver, MemoryThatTheClientBeforeWritesToIsGivenBack) {
   const auto session = open();
-  const core::Result<engine::Shared> shared = session->share_new(4u << 20);
+  const core::Result<engine::Shared> shared = session->uploads().share_new(4u << 20);
   ASSERT_TRUE(shared.ok()) << shared.status().message();
   EXPECT_GE(used(), 4u << 20);
   take_over(*session);
@@ -128,16 +128,16 @@ TEST_F(TakeOver, ASessionAtRestConsumesNothingUntilItIsResumed) {
 // Such an upload would be contained in no image.
 TEST_F(TakeOver, NoUploadCompletesInASessionAtRest) {
   const auto session = open();
-  const std::uint64_t upload = *session->begin_upload({}, 4);
-  EXPECT_TRUE(session->upload_chunk(upload, 0, "abcd").ok());
+  const std::uint64_t upload = *session->uploads().begin({}, 4);
+  EXPECT_TRUE(session->uploads().write(upload, 0, "abcd").ok());
   std::promise<std::size_t> pictured, rested;
   session->snapshot(false, [&](const auto& image) { pictured.set_value(image->uploads.size()); });
   EXPECT_EQ(pictured.get_future().get(), 0u);
   session->rest([&](const auto& image) { rested.set_value(image->uploads.size()); });
   EXPECT_EQ(rested.get_future().get(), 0u);
-  EXPECT_EQ(session->finish_upload(upload).code(), core::Code::kUnavailable);
+  EXPECT_EQ(session->uploads().finish(upload).code(), core::Code::kUnavailable);
   session->resume();
-  EXPECT_TRUE(session->finish_upload(upload).ok());
+  EXPECT_TRUE(session->uploads().finish(upload).ok());
   std::promise<std::size_t> again;
   session->rest([&](const auto& image) { again.set_value(image->uploads.size()); });
   EXPECT_EQ(again.get_future().get(), 1u);

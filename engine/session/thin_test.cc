@@ -135,7 +135,7 @@ TEST_F(Thin, TextsOfRefusalsAreCharged) {
   ASSERT_EQ(told.size(), static_cast<std::size_t>(kCount));
   for (const engine::LateError& error : told) add(program::Raise{error.root}, 0);
   EXPECT_TRUE(errors().empty());
-  EXPECT_GE(daemon_.used(testing::kHostDevice), kCount * kText - Session::kFreeBookkeeping);
+  EXPECT_GE(daemon_.used(testing::kHostDevice), kCount * kText - Charge::kFree);
   program::Release release;
   for (int i = 0; i < kCount; ++i) release.handles.push_back(first + static_cast<HandleId>(i));
   add(std::move(release), 0);

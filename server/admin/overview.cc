@@ -64,10 +64,11 @@ core::Result<SessionView> view_of(Lease& lease) {
   view.unsaved = lease.saved().failure();
   TT_RETURN_IF_ERROR(lease.with_session([&](engine::Session& session) {
     view.handles = session.handles();
-    view.queued = session.queued();
-    view.ahead = session.ahead();
-    view.lane_seconds = static_cast<double>(session.lane_ns()) * 1e-9;
-    view.wait_seconds = session.wait_seconds();
+    const engine::Load load = session.load();
+    view.queued = load.queued;
+    view.ahead = load.ahead;
+    view.lane_seconds = static_cast<double>(load.lane_ns) * 1e-9;
+    view.wait_seconds = load.wait_seconds;
     view.memory = session.memory();
     view.amounts = session.amounts();
     return Status();

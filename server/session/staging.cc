@@ -18,7 +18,7 @@ Status Staged::fenced(const void* writer) const {
 Status Staged::write(const void* writer, engine::Session& session, std::string_view data) {
   MutexLock lock(mutex_);
   TT_RETURN_IF_ERROR(fenced(writer));
-  TT_RETURN_IF_ERROR(session.upload_chunk(upload, received_, data));
+  TT_RETURN_IF_ERROR(session.uploads().write(upload, received_, data));
   received_ += data.size();
   return {};
 }
@@ -26,7 +26,7 @@ Status Staged::write(const void* writer, engine::Session& session, std::string_v
 Status Staged::finish(const void* writer, engine::Session& session) {
   MutexLock lock(mutex_);
   TT_RETURN_IF_ERROR(fenced(writer));
-  return session.finish_upload(upload);
+  return session.uploads().finish(upload);
 }
 
 StagedRef Staging::find(std::uint64_t key) const {

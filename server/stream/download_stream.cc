@@ -43,7 +43,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     // missing part again.
     if (lease_ && !lease_->survives()) {
       (void)lease_->with_session([&](engine::Session& session) {
-        session.end_download(asked_.seq);
+        session.downloads().end(asked_.seq);
         return Status();
       });
     }
@@ -66,7 +66,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     lease_ = std::move(lease);
     const auto self = shared_from_this();
     return lease_->with_session([&](engine::Session& session) {
-      session.begin_download(asked_.seq, [self](core::Result<engine::Fetched> fetched) {
+      session.downloads().begin(asked_.seq, [self](core::Result<engine::Fetched> fetched) {
         self->ready(std::move(fetched));
       });
       return Status();
@@ -167,7 +167,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     Status copied;
     if (size != 0) {
       copied = lease_->with_session([&](engine::Session& session) {
-        return session.download_chunk(asked_.seq, header.offset, {data, size});
+        return session.downloads().read(asked_.seq, header.offset, {data, size});
       });
     }
     if (!copied.ok()) {

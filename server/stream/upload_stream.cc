@@ -153,7 +153,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     }
     const auto ask = [&] {
       return lease_->with_session([&](engine::Session& session) -> core::Result<std::uint64_t> {
-        return session.begin_upload(header.device, header.bytes);
+        return session.uploads().begin(header.device, header.bytes);
       });
     };
     core::Result<std::uint64_t> upload = ask();
@@ -167,10 +167,10 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
       // Idle memory of other sessions may have to be moved to disk first.
       *waits = true;
       return lease_->with_session([&](engine::Session& session) {
-        session.admit_upload(header.device, header.bytes,
-                             [self = shared_from_this()](core::Result<std::uint64_t> admitted) {
-                               self->admitted(std::move(admitted));
-                             });
+        session.uploads().admit(header.device, header.bytes,
+                                [self = shared_from_this()](core::Result<std::uint64_t> admitted) {
+                                  self->admitted(std::move(admitted));
+                                });
         return Status();
       });
     }

@@ -74,7 +74,8 @@ def class_of(name: str, body: str) -> Class:
         if not text.strip() or NOT_MEMBERS.match(text):
             continue
         head = re.split(r"=(?![^<]*>)", text)[0] if "operator" not in text else text
-        called = re.search(r"(~?[A-Za-z_]\w*)\s*\(", re.sub(r"std::function<[^;]*?>(?=\s+\w)", "F", head))
+        head = re.sub(r"std::function<[^;]*?>(?=\s+\w)", "F", head)
+        called = re.search(r"(~?[A-Za-z_]\w*)\s*\(", head)
         if "operator" in text:
             continue
         if called and not re.search(r"\)\s*>", head[called.start():].split(";")[0]) and called.group(1) != "decltype":

@@ -14,12 +14,11 @@ LARGER = {
     ("engine/backends/cuda/driver/gpu.h", "Gpu"): (53, 36),
     ("engine/collective/participant.h", "Participant"): (76, 20),
     ("engine/memory/pool.h", "Pool"): (44, 16),
-    ("engine/runtime/back/back.h", "Back"): (66, 34),
+    ("engine/runtime/back/back.h", "Back"): (67, 34),
     ("engine/runtime/execute/executor.h", "Executor"): (70, 35),
     ("engine/runtime/groups/group_epoch.h", "GroupEpoch"): (61, 23),
-    ("engine/session/session.h", "Session"): (87, 46),
     ("server/session/leases/lease.h", "Lease"): (43, 34),
-    ("server/session/leases/leases.h", "Leases"): (38, 29),
+    ("server/session/leases/leases.h", "Leases"): (39, 29),
 }
 SOURCES = [p for p in files(".h", ".cc") if relative(p).startswith(("engine/", "proto/", "server/", "clients/"))
            and not relative(p).endswith(("_test.h", "_test.cc"))]
@@ -52,6 +51,8 @@ def test_the_table_of_larger_classes_is_current():
      set(), {"x"}),
     ("struct A { void f(); void f(int); struct B { int y; }; std::vector<int> z{1, 2}; }; // int no;",
      {"f"}, {"z"}),
+    ("class A { void f(int a, std::function<void(Status)> done, bool thin = false) override; int x_; };",
+     {"f"}, {"x_"}),
     ("class A { virtual Status f(Args... a) = 0; using T = int; friend class B; enum { kOne }; T t_; };",
      {"f"}, {"t_"}),
 ])

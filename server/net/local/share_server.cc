@@ -333,7 +333,7 @@ void ShareServer::serve(const ConnectionRef& connection, const wire::ShareReques
   }
   const Result<engine::Shared> opened =
       (*lease)->with_session([&](engine::Session& session) -> Result<engine::Shared> {
-        return session.share_new(request.bytes);
+        return session.uploads().share_new(request.bytes);
       });
   if (!opened.ok()) return answer(connection, opened.status(), reply);
   connection->lease = *lease;
@@ -370,7 +370,7 @@ void ShareServer::take(const ConnectionRef& connection, const LeaseRef& lease, s
     if (!status.ok()) return answer(connection, status, reply);
     const Result<engine::Shared> share =
         lease->with_session([&](engine::Session& session) -> Result<engine::Shared> {
-          return gpu ? session.share_copy(seq) : session.share_download(seq);
+          return gpu ? session.downloads().share_copy(seq) : session.downloads().share(seq);
         });
     if (!share.ok()) return answer(connection, share.status(), reply);
     connection->lease = lease;
@@ -383,7 +383,7 @@ void ShareServer::take(const ConnectionRef& connection, const LeaseRef& lease, s
   };
   const Status begun = lease->with_session([&](engine::Session& session) {
     // The callback may run in a lane, which must not copy shared memory itself.
-    session.begin_download(seq, [this, shared](const Result<engine::Fetched>& fetched) {
+    session.downloads().begin(seq, [this, shared](const Result<engine::Fetched>& fetched) {
       Status status = fetched.ok() ? fetched->status : fetched.status();
       give([shared, status = std::move(status)] { shared(status); });
     });
@@ -410,7 +410,7 @@ void ShareServer::upload(const ConnectionRef& connection, const LeaseRef& lease,
                             static_cast<std::uint8_t>(request.device % 256)};
   bool waits = false;
   const Status status = lease->with_session([&](engine::Session& session) -> Status {
-    const Result<std::uint64_t> begun = session.begin_upload(device, request.total);
+    const Result<std::uint64_t> begun = session.uploads().begin(device, request.total);
     if (!begun.ok() && begun.status().code() != Code::kResourceExhausted) return begun.status();
     if (begun.ok()) {
       begin(*connection, session, *begun);
@@ -418,20 +418,20 @@ void ShareServer::upload(const ConnectionRef& connection, const LeaseRef& lease,
     }
     // Idle memory of other sessions may have to be moved to disk first. No worker waits for that.
     waits = true;
-    session.admit_upload(device, request.total,
-                         [this, connection, lease, request](const Result<std::uint64_t>& admitted) {
-                           give([this, connection, lease, request, admitted] {
-                             if (!admitted.ok())
-                               return answer(connection, lease->advised(admitted.status()),
-                                             wire::ShareReply{});
-                             const Status there = lease->with_session([&](engine::Session& again) {
-                               begin(*connection, again, *admitted);
-                               return Status();
-                             });
-                             if (!there.ok()) return answer(connection, there, wire::ShareReply{});
-                             copy(connection, *lease, request, *admitted);
-                           });
-                         });
+    session.uploads().admit(
+        device, request.total,
+        [this, connection, lease, request](const Result<std::uint64_t>& admitted) {
+          give([this, connection, lease, request, admitted] {
+            if (!admitted.ok())
+              return answer(connection, lease->advised(admitted.status()), wire::ShareReply{});
+            const Status there = lease->with_session([&](engine::Session& again) {
+              begin(*connection, again, *admitted);
+              return Status();
+            });
+            if (!there.ok()) return answer(connection, there, wire::ShareReply{});
+            copy(connection, *lease, request, *admitted);
+          });
+        });
     return {};
   });
   if (waits) return;
@@ -440,7 +440,7 @@ void ShareServer::upload(const ConnectionRef& connection, const LeaseRef& lease,
 }
 
 void ShareServer::begin(Connection& connection, engine::Session& session, std::uint64_t upload) {
-  if (connection.upload != 0) session.abort_upload(connection.upload);
+  if (connection.upload != 0) session.uploads().abort(connection.upload);
   connection.upload = upload;
 }
 
@@ -452,11 +452,11 @@ void ShareServer::copy(const ConnectionRef& connection, Lease& lease,
     if (number != connection->upload) {
       return Status(Code::kNotFound, "upload: it was not begun on this connection");
     }
-    Status copied = session.upload_shared(number, request.offset, connection->share, request.from,
-                                          request.bytes);
+    Status copied = session.uploads().write_shared(number, request.offset, connection->share,
+                                                   request.from, request.bytes);
     const bool last = request.offset + request.bytes == request.total;
-    if (copied.ok() && last) copied = session.finish_upload(number);
-    if (!copied.ok()) session.abort_upload(number);
+    if (copied.ok() && last) copied = session.uploads().finish(number);
+    if (!copied.ok()) session.uploads().abort(number);
     if (!copied.ok() || last) connection->upload = 0;
     return copied;
   });

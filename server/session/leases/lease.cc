@@ -67,7 +67,7 @@ void Lease::close() {
 void Lease::destroy_session() {
   close();
   if (session_) {
-    table_->counters().add(client.user, {session_->lane_ns(), session_->completed_upto()});
+    table_->counters().add(client.user, {session_->load().lane_ns, session_->completed_upto()});
   }
   session_.reset();
 }
@@ -181,7 +181,7 @@ void Lease::uploaded(std::uint64_t key, std::uint64_t upload) {
 
 void Lease::abort_upload(std::uint64_t upload) {
   (void)with_session([&](engine::Session& session) {
-    session.abort_upload(upload);
+    session.uploads().abort(upload);
     return Status();
   });
 }
@@ -271,7 +271,7 @@ core::Result<Attached> Lease::attach(const AttachCall& call, std::string* word) 
 
 bool Lease::busy() {
   const core::Result<std::size_t> queued = with_session(
-      [](engine::Session& session) -> core::Result<std::size_t> { return session.queued(); });
+      [](engine::Session& session) -> core::Result<std::size_t> { return session.load().queued; });
   return queued.ok() && *queued != 0;
 }
 
