@@ -6,6 +6,8 @@
 #include <cstring>
 #include <new>
 
+#include "clients/session/transforms/transforms.h"
+
 namespace teletensor::client {
 namespace {
 
@@ -21,7 +23,8 @@ bool is_value(PyTypeObject* type) {
 // A version number of a dict or a type that changes when it is written to. 0 if unknown.
 std::uint64_t version_of(Guards::Kind kind, PyObject* object) {
 #if PY_VERSION_HEX < 0x030C0000
-  if (kind == Guards::Kind::kDict || kind == Guards::Kind::kNumber) {
+  if (kind == Guards::Kind::kDict || kind == Guards::Kind::kNumber ||
+      (kind == Guards::Kind::kOrder && !PyODict_CheckExact(object))) {
     return reinterpret_cast<PyDictObject*>(object)->ma_version_tag;
   }
 #endif
@@ -50,6 +53,13 @@ Py_ssize_t numbers_of(PyObject* object) {
   return PyTuple_GET_SIZE(object);
 }
 
+// A part of a Python function that can be replaced: its code, and its default arguments.
+PyObject* part_of(PyObject* function, Py_ssize_t i) {
+  return i == 0   ? PyFunction_GET_CODE(function)
+         : i == 1 ? PyFunction_GET_DEFAULTS(function)
+                  : PyFunction_GET_KW_DEFAULTS(function);
+}
+
 }  // namespace
 
 bool same_value(PyObject* a, PyObject* b) {
@@ -71,6 +81,93 @@ bool same_value(PyObject* a, PyObject* b) {
   const int same = PyObject_RichCompareBool(a, b, Py_EQ);
   if (same < 0) PyErr_Clear();
   return same == 1;
+}
+
+namespace {
+
+// Returns true if these are the keys of the dict, in this order.
+bool same_order(PyObject* dict, PyObject* keys) {
+  if (PyDict_GET_SIZE(dict) != PyList_GET_SIZE(keys)) return false;
+  if (PyODict_CheckExact(dict)) {  // It has an order of its own.
+    const nb::object now = nb::steal(PySequence_List(dict));
+    if (!now.is_valid()) PyErr_Clear();
+    for (Py_ssize_t i = 0; now.is_valid() && i < PyList_GET_SIZE(keys); ++i) {
+      if (!same_value(PyList_GET_ITEM(keys, i), PyList_GET_ITEM(now.ptr(), i))) return false;
+    }
+    return now.is_valid();
+  }
+  PyObject* key = nullptr;
+  Py_ssize_t at = 0;
+  for (Py_ssize_t i = 0; PyDict_Next(dict, &at, &key, nullptr); ++i) {
+    if (!same_value(PyList_GET_ITEM(keys, i), key)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+// ---- TensorFacts
+
+namespace {
+
+constexpr int kLeaf = -1, kUnknown = -2;
+
+// The op of a tensor's `.grad_fn`.
+int made_by(PySession& session, Handle& h) {
+  const auto node = session.node_of(h);
+  if (!node.ok()) return kUnknown;
+  return *node == nullptr ? kLeaf : static_cast<int>((*node)->label);
+}
+
+TensorFacts facts_of_handle(PySession& session, Handle& handle) {
+  Handle& h = transforms::ground(handle);
+  const bool requires_grad = session.graph().requires_grad(h);
+  return {.layout = handle.layout,
+          .requires_grad = requires_grad,
+          .view = handle.is_view(),
+          .retains = handle.retains,
+          .inference = handle.inference,
+          .output = handle.output,
+          .made_by = requires_grad ? made_by(session, h) : kLeaf};
+}
+
+// Returns true if these are still the facts of the tensor. Copies no layout: this runs for each
+// tensor in each call of a captured function.
+bool still(const TensorFacts& facts, PySession& session, Handle& handle) {
+  Handle& h = transforms::ground(handle);
+  return handle.layout == facts.layout && session.graph().requires_grad(h) == facts.requires_grad &&
+         handle.is_view() == facts.view && handle.retains == facts.retains &&
+         handle.inference == facts.inference && handle.output == facts.output &&
+         (!facts.requires_grad || made_by(session, h) == facts.made_by);
+}
+
+bool still(const std::optional<TensorFacts>& facts, PyObject* tensor, bool of_grad) {
+  const PyTensor* const t = tensor_of(tensor);
+  if (t == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  if (!of_grad) return still(*facts, *t->session, *t->handle);
+  const HandleRef& grad = t->handle->grad;
+  return grad == nullptr ? !facts : facts && still(*facts, *t->session, *grad);
+}
+
+}  // namespace
+
+std::optional<TensorFacts> facts_of(PyObject* tensor) {
+  const PyTensor* const t = tensor_of(tensor);
+  if (t == nullptr) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  return facts_of_handle(*t->session, *t->handle);
+}
+
+std::optional<TensorFacts> facts_of_grad(PyObject* tensor) {
+  const PyTensor* const t = tensor_of(tensor);
+  if (t == nullptr) PyErr_Clear();
+  if (t == nullptr || t->handle->grad == nullptr) return std::nullopt;
+  return facts_of_handle(*t->session, *t->handle->grad);
 }
 
 // ---- Expected
@@ -199,6 +296,34 @@ void Guards::buffer(PyObject* object, PyObject* bytes) {
   fact(group(Kind::kBuffer, object), Py_None, bytes);
 }
 
+void Guards::tensor(PyObject* tensor, const TensorFacts& now) {
+  Group& into = group(Kind::kTensor, tensor);
+  if (fact(into, Py_None, nullptr) != nullptr) into.tensor = now;
+}
+
+void Guards::grad(PyObject* tensor, const std::optional<TensorFacts>& now) {
+  Group& into = group(Kind::kGrad, tensor);
+  if (fact(into, Py_None, nullptr) != nullptr) into.tensor = now;
+}
+
+void Guards::class_of(PyObject* object) {
+  // Only objects of classes that a program has defined can change their class.
+  if (!PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_HEAPTYPE)) return;
+  fact(group(Kind::kClass, object), Py_None, reinterpret_cast<PyObject*>(Py_TYPE(object)));
+}
+
+void Guards::function(PyObject* function) {
+  Group& into = group(Kind::kFunction, function);
+  for (Py_ssize_t i = 0; i < 3; ++i) {
+    const nb::object key = nb::steal(PyLong_FromSsize_t(i));
+    if (Fact* const made = fact(into, key.ptr(), part_of(function, i))) made->index = i;
+  }
+}
+
+void Guards::order(PyObject* dict, PyObject* keys) {
+  fact(group(Kind::kOrder, dict), Py_None, keys);
+}
+
 bool Guards::knows(PyObject* dict, PyObject* key) const {
   const auto& places = places_[static_cast<std::size_t>(Kind::kDict)];
   const auto at = places.find(dict);
@@ -272,6 +397,16 @@ bool Guards::holds(const Group& group, const Fact& fact) {
       PyBuffer_Release(&view);
       return good;
     }
+    case Kind::kClass:
+      return reinterpret_cast<PyObject*>(Py_TYPE(object)) == fact.expected.get();
+    case Kind::kFunction:
+      return fact.expected.holds(part_of(object, fact.index));
+    case Kind::kOrder:
+      return same_order(object, fact.expected.get());
+    case Kind::kTensor:
+      return still(group.tensor, object, false);
+    case Kind::kGrad:
+      return still(group.tensor, object, true);
   }
   return false;
 }
@@ -336,6 +471,16 @@ std::string Guards::why() {
           return "the members of a " + type;
         case Kind::kBuffer:
           return "the contents of a " + type;
+        case Kind::kClass:
+          return "the class of a " + type;
+        case Kind::kFunction:
+          return "the code or the default arguments of a function";
+        case Kind::kOrder:
+          return "the keys of a " + type;
+        case Kind::kTensor:
+          return "the shape, strides, dtype, device or requires_grad of a " + type;
+        case Kind::kGrad:
+          return "the .grad of a " + type;
       }
     }
   }

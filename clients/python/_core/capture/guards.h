@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -44,6 +45,18 @@ class Expected {
   PyObject* reference_ = nullptr;  // A weak reference to the expected object.
 };
 
+// What Python can read from a tensor without its data.
+struct TensorFacts {
+  core::Layout layout;
+  bool requires_grad = false, view = false, retains = false, inference = false;
+  std::uint32_t output = 0;  // Index among the results of the op that made it.
+  int made_by = -1;          // The op of its `.grad_fn`; negative for a leaf.
+};
+// The present facts of a tensor. Empty, without a Python error, if it cannot be used.
+std::optional<TensorFacts> facts_of(PyObject* tensor);
+// The same of its `.grad`; empty if there is none.
+std::optional<TensorFacts> facts_of_grad(PyObject* tensor);
+
 // Facts about Python objects, which are compared together. A list of containers, each with what was
 // read from it. Used with the GIL.
 class Guards {
@@ -62,7 +75,12 @@ class Guards {
     kNumber,
     kSet,
     kMembers,
-    kBuffer
+    kBuffer,
+    kTensor,
+    kGrad,
+    kClass,
+    kFunction,
+    kOrder
   };
 
   // Each function records a fact; a second fact about the same place is ignored. `expected` may be
@@ -80,6 +98,16 @@ class Guards {
   // Records the members of a container, in this order.
   void members(PyObject* container, PyObject* list);
   void buffer(PyObject* object, PyObject* bytes);
+  // Records everything that Python can read from a tensor without its data and without its `.grad`.
+  void tensor(PyObject* tensor, const TensorFacts& now);
+  // Records whether the tensor has a `.grad`, and what can be read from that without its data.
+  void grad(PyObject* tensor, const std::optional<TensorFacts>& now);
+  // Records of which class an object is.
+  void class_of(PyObject* object);
+  // Records the code and the default arguments of a Python function.
+  void function(PyObject* function);
+  // Records the keys of a dict, in this order.
+  void order(PyObject* dict, PyObject* keys);
   bool knows(PyObject* dict, PyObject* key) const;
 
   // Marks the recorded facts as incomplete, so that check() never succeeds.
@@ -109,6 +137,7 @@ class Guards {
     std::string owner;
     PyObject* keys = nullptr;  // A set of the recorded keys, while facts are recorded.
     std::vector<Fact> facts;
+    std::optional<TensorFacts> tensor;  // Of a tensor or of its `.grad`.
   };
   Group& group(Kind kind, PyObject* object);
   Fact* fact(Group& group, PyObject* key, PyObject* expected);
@@ -119,7 +148,7 @@ class Guards {
   bool spoilt_ = false;
   std::vector<Group> groups_;
   // Index of a container in groups_, by kind.
-  std::unordered_map<PyObject*, std::size_t> places_[10];
+  std::unordered_map<PyObject*, std::size_t> places_[15];
 };
 
 void bind_guards(nb::module_& m);

@@ -15,6 +15,14 @@ namespace {
 // Maximum size in bytes of an array that each call compares.
 constexpr Py_ssize_t kMaxBuffer = 1 << 20;
 
+// Returns true for a NumPy array of one dimension whose elements are Python objects.
+bool is_array_of_objects(PyObject* object) {
+  if (std::strcmp(Py_TYPE(object)->tp_name, "numpy.ndarray") != 0) return false;
+  const nb::handle array(object);
+  return nb::cast<bool>(array.attr("dtype").attr("hasobject")) &&
+         nb::cast<int>(array.attr("ndim")) == 1;
+}
+
 }  // namespace
 
 Reads::Reads(nb::object guards)
@@ -30,6 +38,7 @@ void Reads::clear() {
   }
   written_.clear();
   codes_.clear();
+  first_grads_.clear();
 }
 
 int Reads::traverse(visitproc visit, void* arg) const {
@@ -56,10 +65,13 @@ void Reads::know(PyObject* object) {
   if (!known_.insert(object).second) return;
   Py_INCREF(object);
   const nb::handle handle(object);
-  if (PyMethod_Check(object)) {
+  if (is_tensor(object)) {
+    know_tensor(object);
+  } else if (PyMethod_Check(object)) {
     know(PyMethod_GET_SELF(object));
     know(PyMethod_GET_FUNCTION(object));
   } else if (PyFunction_Check(object)) {
+    if (policy_of(module_of(object)) == Policy::kProgram) guards_.function(object);
     know(PyFunction_GET_DEFAULTS(object));
     if (PyObject* const named = PyFunction_GET_KW_DEFAULTS(object)) {
       for (nb::handle each : nb::borrow<nb::dict>(named).values()) know(each.ptr());
@@ -68,12 +80,26 @@ void Reads::know(PyObject* object) {
     know(nb::getattr(handle, "func").ptr());
     know(nb::getattr(handle, "args").ptr());
     whole(nb::getattr(handle, "keywords").ptr(), false);
+  } else if (Py_TYPE(object) == &PyDictProxy_Type) {
+    // C code reads the dict behind it, at no place that could be seen.
+    PyObject* behind = nullptr;
+    const auto visit = [](PyObject* each, void* out) {
+      *static_cast<PyObject**>(out) = each;
+      return 0;
+    };
+    Py_TYPE(object)->tp_traverse(object, visit, static_cast<void*>(&behind));
+    know(behind);
+    if (behind != nullptr && PyDict_Check(behind)) whole(behind, false);
   } else if (PyWeakref_CheckRef(object)) {
     know(nb::steal(PyObject_CallNoArgs(object)).ptr());
   } else if (module_of(reinterpret_cast<PyObject*>(Py_TYPE(object)))
                  .starts_with("teletensor.jit")) {
     know(nb::getattr(handle, "_function", nb::none()).ptr());
-  } else if (PyObject_CheckBuffer(object) && !is_tensor(object)) {
+  } else if (is_array_of_objects(object)) {
+    const nb::object members = members_of(object);
+    guards_.members(object, members.ptr());
+    for (nb::handle each : members) know(each.ptr());
+  } else if (PyObject_CheckBuffer(object)) {
     Py_buffer view;
     if (PyObject_GetBuffer(object, &view, PyBUF_FULL_RO) < 0) {
       PyErr_Clear();
@@ -96,6 +122,46 @@ void Reads::know(PyObject* object) {
     PyBuffer_Release(&view);
     if (!good) throw nb::python_error();
     guards_.buffer(object, bytes.ptr());
+  }
+}
+
+// Everything but the data and the `.grad` of a tensor is recorded at once: code of the package and
+// of C reads it without an instruction that could be seen.
+void Reads::know_tensor(PyObject* tensor) {
+  const std::optional<TensorFacts> now = facts_of(tensor);
+  if (!now) return;
+  guards_.tensor(tensor, *now);
+  first_grads_.emplace(tensor, usable(tensor)->handle->grad);
+}
+
+// Records the read of a property of a tensor from outside that know_tensor() has not recorded.
+// Returns false for any other attribute.
+bool Reads::tensor_attribute(PyObject* tensor, PyObject* name) {
+  const std::string_view text = text_of(name);
+  if (any_of(text, {"grad", "_grad", "_has_grad"})) {
+    const auto first = first_grads_.find(tensor);
+    // A `.grad` that the function has written is no fact of outside.
+    if (first != first_grads_.end() && usable(tensor)->handle->grad == first->second) {
+      guards_.grad(tensor, facts_of_grad(tensor));
+    }
+    return true;
+  }
+  if (text != "_version") return false;
+  const nb::object now = nb::steal(PyObject_GetAttr(tensor, name));
+  if (!now.is_valid()) PyErr_Clear();
+  guards_.attribute(tensor, name, now.ptr());
+  return true;
+}
+
+// Records which object a `.grad` from outside is, because the function compares it by `is`. For
+// other uses it may be replaced by another one of the same shape: every call reads the present one.
+void Reads::compare_identity(PyObject* object) {
+  if (paused > 0 || !is_tensor(object)) return;
+  PyTensor* const t = tensor_of(object);
+  if (t == nullptr) return PyErr_Clear();
+  static PyObject* const name = PyUnicode_InternFromString("grad");
+  for (const auto& [owner, grad] : first_grads_) {
+    if (grad == t->handle) guards_.attribute(owner, name, object);
   }
 }
 
@@ -179,10 +245,11 @@ void Reads::whole(PyObject* container, bool deep) {
     }
   };
   if (PyDict_Check(container)) {
+    const nb::object keys =
+        PyODict_CheckExact(from) ? members_of(from) : nb::steal(PyDict_Keys(from));
     if (at == written_.end() || PyDict_GET_SIZE(at->second.keys.ptr()) == 0) {
-      guards_.length(container, PyDict_GET_SIZE(from));
+      guards_.order(container, keys.ptr());
     }
-    const nb::object keys = nb::steal(PyDict_Keys(from));
     for (nb::handle key : nb::borrow<nb::list>(keys)) {
       bool counted = false;
       nb::object before;
@@ -228,6 +295,22 @@ void Reads::class_attribute(PyTypeObject* type, PyObject* name, PyObject* found)
   know(found);
 }
 
+// Records the read of super(`of`, self).name, where self is an object of class `self_class`.
+void Reads::super_attribute(PyObject* of, PyObject* self_class, PyObject* name) {
+  if (!PyType_Check(of) || !PyType_Check(self_class)) return;
+  PyObject* const classes = reinterpret_cast<PyTypeObject*>(self_class)->tp_mro;
+  bool behind = false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(classes); ++i) {
+    PyObject* const each = PyTuple_GET_ITEM(classes, i);
+    if (behind && !in_package(module_of(each))) {
+      auto* const type = reinterpret_cast<PyTypeObject*>(each);
+      PyObject* const found = _PyType_Lookup(type, name);
+      if (PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) class_attribute(type, name, found);
+    }
+    behind = behind || each == of;
+  }
+}
+
 void Reads::attribute(PyObject* object, PyObject* name, bool counts) {
   if (paused > 0) return;
   if (PyModule_Check(object)) {
@@ -243,9 +326,19 @@ void Reads::attribute(PyObject* object, PyObject* name, bool counts) {
     if (PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) {
       class_attribute(type, name, _PyType_Lookup(type, name));
     }
+    if (Py_TYPE(type) != &PyType_Type) {
+      class_attribute(Py_TYPE(type), name, _PyType_Lookup(Py_TYPE(type), name));
+    }
     return;
   }
+  if (Py_TYPE(object) == &PySuper_Type) {
+    const nb::handle handle(object);
+    return super_attribute(nb::getattr(handle, "__thisclass__").ptr(),
+                           nb::getattr(handle, "__self_class__").ptr(), name);
+  }
   if (!knows(object)) return;
+  guards_.class_of(object);
+  if (is_tensor(object) && tensor_attribute(object, name)) return;
   PyTypeObject* const type = Py_TYPE(object);
   PyObject* const found = _PyType_Lookup(type, name);
   if (found != nullptr && Py_TYPE(found)->tp_descr_set != nullptr) {

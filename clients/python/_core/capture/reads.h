@@ -82,7 +82,14 @@ class Reads {
   void store_item(PyObject* container, PyObject* key);
   void mutate(PyObject* container, bool replaces);
   void class_attribute(PyTypeObject* type, PyObject* name, PyObject* found);
+  void super_attribute(PyObject* of, PyObject* self_class, PyObject* name);
+  void read_name(Step& step);
+  void printed(PyObject* object);
+  void got(PyObject* getter, PyObject* object);
   bool own(PyObject* container, PyObject* key, bool& counted, nb::object& before);
+  void know_tensor(PyObject* tensor);
+  bool tensor_attribute(PyObject* tensor, PyObject* name);
+  void compare_identity(PyObject* object);
 
   // ---- Symbols
   bool is_symbol(PyObject* object) const;
@@ -95,6 +102,9 @@ class Reads {
   // Counted references to cells that the function has created.
   std::unordered_set<PyObject*> own_cells_;
   std::unordered_map<PyObject*, Written> written_;
+  // The `.grad` of each tensor from outside when the function first reached it; null if it had
+  // none.
+  std::unordered_map<PyObject*, HandleRef> first_grads_;
   std::unordered_map<PyObject*, Code> codes_;
   Py_tracefunc chained_ = nullptr;
   nb::object chained_object_;

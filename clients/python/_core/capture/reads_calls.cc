@@ -82,6 +82,14 @@ void Reads::plain_inside(PyObject** slot, int depth) {
 }
 // ---- calls
 
+namespace {
+
+bool is_attrgetter(PyObject* object) {
+  return std::strcmp(Py_TYPE(object)->tp_name, "operator.attrgetter") == 0;
+}
+
+}  // namespace
+
 void Reads::method(std::string_view name, PyObject* self, PyObject** args, Py_ssize_t count) {
   if (any_of(name, {"__getattribute__", "__getattr__"}) && count > 0) {
     attribute(self, args[0]);
@@ -115,6 +123,28 @@ void Reads::method(std::string_view name, PyObject* self, PyObject** args, Py_ss
   }
 }
 
+// Records what the text of an object in C shows.
+void Reads::printed(PyObject* object) {
+  if (object == nullptr || !knows(object)) return;
+  whole(object, true);
+  guards_.class_of(object);
+  static PyObject* const text = PyUnicode_InternFromString("__repr__");
+  if (PyModule_Check(object) || is_python_function(_PyType_Lookup(Py_TYPE(object), text))) return;
+  if (PyObject* const own = attributes_of(object)) whole(own, true);
+}
+
+// Records what operator.attrgetter(...)(object) reads.
+void Reads::got(PyObject* getter, PyObject* object) {
+  const nb::object paths = nb::getattr(nb::handle(getter), "__reduce__")()[1];
+  for (nb::handle path : paths) {
+    nb::object at = nb::borrow(object);
+    for (nb::handle part : path.attr("split")(".")) {
+      attribute(at.ptr(), part.ptr());
+      at = nb::getattr(at, part, nb::none());
+    }
+  }
+}
+
 void Reads::call_native(PyObject* callable, PyObject* self, PyObject** args, Py_ssize_t count) {
   PyObject* bound = self;
   const std::string of = method_name(callable, bound);
@@ -137,6 +167,10 @@ void Reads::call_native(PyObject* callable, PyObject* self, PyObject** args, Py_
   const std::string name = builtin_name(callable);
   if (any_of(name, {"builtins.isinstance", "builtins.issubclass", "builtins.type", "builtins.id",
                     "builtins.callable", "builtins.super", "builtins.print"})) {
+    if (count > 0 && args[0] != nullptr && knows(args[0])) {
+      guards_.class_of(args[0]);
+    }
+    if (name == "builtins.id" && count > 0) compare_identity(args[0]);
     return;
   }
   if (any_of(name, {"builtins.getattr", "builtins.hasattr"}) && count > 1) {
@@ -165,15 +199,14 @@ void Reads::call_native(PyObject* callable, PyObject* self, PyObject** args, Py_
     }
     return;
   }
-  if (std::strcmp(Py_TYPE(callable)->tp_name, "operator.attrgetter") == 0 && count > 0) {
-    const nb::object paths = nb::getattr(nb::handle(callable), "__reduce__")()[1];
-    for (nb::handle path : paths) {
-      nb::object at = nb::borrow(args[0]);
-      for (nb::handle part : path.attr("split")(".")) {
-        attribute(at.ptr(), part.ptr());
-        at = nb::getattr(at, part, nb::none());
-      }
-    }
+  if (is_attrgetter(callable) && count > 0) return got(callable, args[0]);
+  if (name == "builtins.globals") {
+    know(PyEval_GetGlobals());
+    return;
+  }
+  if (any_of(name, {"builtins.eval", "builtins.exec"})) return;  // Their code is seen as it runs.
+  if (any_of(name, {"builtins.repr", "builtins.str", "builtins.ascii", "builtins.format"})) {
+    for (Py_ssize_t i = 0; i < count; ++i) printed(args[i]);
     return;
   }
   if (PyWeakref_CheckRef(callable) && knows(callable)) {
@@ -183,6 +216,13 @@ void Reads::call_native(PyObject* callable, PyObject* self, PyObject** args, Py_
     if (args[i] == nullptr || !knows(args[i])) continue;
     take(args[i]);
     whole(args[i], true);
+  }
+  for (Py_ssize_t i = 0; i < count; ++i) {  // For example max(objects, key=attrgetter("size")).
+    if (args[i] == nullptr || !is_attrgetter(args[i])) continue;
+    for (Py_ssize_t k = 0; k < count; ++k) {
+      if (args[k] == nullptr || !(is_container(args[k]) || PyTuple_Check(args[k]))) continue;
+      for (nb::handle each : members_of(args[k])) got(args[i], each.ptr());
+    }
   }
 }
 

@@ -24,6 +24,8 @@ enum class Action : std::uint8_t {
   kNone,
   kExtended,
   kGlobal,
+  kName,
+  kSuper,
   kVariable,
   kAttribute,
   kMethod,
@@ -31,6 +33,7 @@ enum class Action : std::uint8_t {
   kItem,
   kSlice,
   kContains,
+  kIdentity,
   kIterate,
   kNext,
   kUnpack,
@@ -62,6 +65,8 @@ struct Named {
 constexpr Named kActions[] = {
     {"EXTENDED_ARG", Action::kExtended},
     {"LOAD_GLOBAL", Action::kGlobal},
+    {"LOAD_NAME", Action::kName},
+    {"LOAD_SUPER_ATTR", Action::kSuper},
     {"LOAD_DEREF", Action::kVariable},
     {"LOAD_CLASSDEREF", Action::kVariable},
     {"LOAD_ATTR", Action::kAttribute},
@@ -70,6 +75,7 @@ constexpr Named kActions[] = {
     {"BINARY_SUBSCR", Action::kItem},
     {"BINARY_SLICE", Action::kSlice},
     {"CONTAINS_OP", Action::kContains},
+    {"IS_OP", Action::kIdentity},
     {"GET_ITER", Action::kIterate},
     {"GET_YIELD_FROM_ITER", Action::kIterate},
     {"FOR_ITER", Action::kNext},
@@ -248,6 +254,18 @@ void Reads::read_global(Step& step) {
   if (now == nullptr && PyDict_Check(step.data->builtins)) item(step.data->builtins, name);
 }
 
+// A name in the body of a class, or in text that eval() or exec() runs.
+void Reads::read_name(Step& step) {
+  PyObject* const name = step.name(step.arg);
+  PyObject *const locals = step.data->locals, *const globals = step.data->globals;
+  if (step.code->policy != Policy::kProgram || locals == nullptr || !PyDict_Check(globals)) return;
+  if (locals != globals && PyMapping_HasKey(locals, name) == 1) return;
+  item(globals, name, false, "the globals");
+  if (PyDict_GetItemWithError(globals, name) == nullptr && PyDict_Check(step.data->builtins)) {
+    item(step.data->builtins, name);
+  }
+}
+
 void Reads::read_variable(Step& step) {
   auto* const code = reinterpret_cast<PyCodeObject*>(step.code->object.ptr());
   const int first = code->co_nlocalsplus - code->co_nfreevars;
@@ -336,6 +354,16 @@ void Reads::step(PyFrameObject* frame) {
       return;
     case Action::kGlobal:
       return reads ? read_global(step) : void();
+    case Action::kName:
+      return reads ? read_name(step) : void();
+    case Action::kSuper:
+      if (reads && top(3) == reinterpret_cast<PyObject*>(&PySuper_Type)) {
+        PyObject* const self = top(1);
+        super_attribute(top(2),
+                        PyType_Check(self) ? self : reinterpret_cast<PyObject*>(Py_TYPE(self)),
+                        step.name(step.arg >> 2));
+      }
+      return;
     case Action::kVariable:
       return reads ? read_variable(step) : void();
     case Action::kAttribute:
@@ -367,6 +395,10 @@ void Reads::step(PyFrameObject* frame) {
     case Action::kContains:
       if (!reads || !knows(top(1))) return;
       return PyDict_Check(top(1)) ? item(top(1), top(2)) : whole(top(1), false);
+    case Action::kIdentity:
+      if (!reads || top(1) == Py_None || top(2) == Py_None) return;
+      compare_identity(top(1));
+      return compare_identity(top(2));
     case Action::kIterate:
       if (!reads) return;
       take(top(1));
@@ -421,7 +453,7 @@ void Reads::step(PyFrameObject* frame) {
     case Action::kFormatBy:
       plain_inside(step.peek(1), 3);
       if (action == Action::kFormatBy || has_spec) plain_inside(step.peek(2), 3);
-      return reads ? read_whole(top(1), true) : void();
+      return reads ? printed(top(1)) : void();
     case Action::kCall: {
       const int count = step.arg;
 #if PY_VERSION_HEX < 0x030D0000
