@@ -4,6 +4,8 @@
 // it is read, and is visible where it is read.
 #pragma once
 
+#include <span>
+
 #include "engine/core/clock.h"
 #include "engine/core/status.h"
 #include "engine/ops/op.h"
@@ -17,6 +19,19 @@ namespace teletensor::ops {
 // program on handles is well-defined, but the program must not run.
 core::Status verify(const program::Program& program, const Catalog& catalog,
                     core::Clock::time_point until = core::Clock::time_point::max());
+
+// Returns true if the value of operand `number`, which is a number, determines the shape or the
+// dtype of a result of this call: infer gives other layouts for other numbers of its kind.
+// Precondition: the op is no view.
+bool is_size(const OpDef& op, std::span<const OperandInfo> operands,
+             std::span<const std::uint32_t> counts, const core::Attributes& attributes,
+             std::size_t number);
+
+// Returns true if infer refuses this call, whose results are no floating-point numbers, for some
+// values of operand `number`, such as a negative exponent of integers.
+bool is_limited(const OpDef& op, std::span<const OperandInfo> operands,
+                std::span<const std::uint32_t> counts, const core::Attributes& attributes,
+                std::size_t number);
 
 // Returns true if the program contains collectives.
 bool has_collectives(const program::Program& program, const Catalog& catalog);

@@ -82,6 +82,7 @@ class Tracer::Ending {
   };
   Status expand(Replay& run, Expansion& to) const;
   void number_values();
+  std::set<std::uint32_t> decisive();
   bool only_numbers(const std::set<std::uint32_t>& tags) const;
   Status count_draws();
   void choose_inputs();
@@ -190,6 +191,11 @@ void Tracer::Ending::number_values() {
       }
     }
   }
+  for (const std::uint32_t tag : decisive()) {
+    out_.fixed_tags.push_back(tag);
+    numbers_.values.erase(tag);
+    tags.erase(tag);
+  }
   if (!tags.empty() && !only_numbers(tags)) {
     for (const std::uint32_t tag : tags) {
       if (only_numbers({tag})) continue;
@@ -203,6 +209,36 @@ void Tracer::Ending::number_values() {
     numbers_.examples.back().argument = 0;
     out_.tags.push_back(tag);
   }
+}
+
+// The tags of numbers whose value determines the layout of an op's result, or whether the op
+// refuses the call, as the line that issues it would.
+std::set<std::uint32_t> Tracer::Ending::decisive() {
+  std::set<std::uint32_t> found;
+  for (const Instruction& instruction : replay_.instructions()) {
+    if (instruction.op == kCall || catalog_.at(instruction.op).infer == nullptr) continue;
+    std::vector<Layout> layouts(instruction.operands.size());
+    std::vector<ops::OperandInfo> infos(instruction.operands.size());
+    for (std::size_t i = 0; i < infos.size(); ++i) {
+      const Operand& operand = instruction.operands[i];
+      if (operand.kind == Operand::Kind::kNumber) infos[i].number = &operand.number;
+      if (operand.kind != Operand::Kind::kTensor) continue;
+      layouts[i] = {operand.dtype, operand.value->device, *operand.geometry};
+      infos[i].layout = &layouts[i];
+    }
+    for (std::size_t i = 0; i < infos.size(); ++i) {
+      const std::uint32_t tag = infos[i].number == nullptr ? 0 : infos[i].number->argument;
+      if (tag == 0 || found.contains(tag)) continue;
+      const ops::OpDef& op = catalog_.at(instruction.op);
+      const std::span<const std::uint32_t> counts(instruction.counts.data(),
+                                                  instruction.counts.size());
+      if (ops::is_size(op, infos, counts, *instruction.attributes, i) ||
+          ops::is_limited(op, infos, counts, *instruction.attributes, i)) {
+        found.insert(tag);
+      }
+    }
+  }
+  return found;
 }
 
 // Replays with other values for the tagged numbers. Returns false if an attribute, an untagged

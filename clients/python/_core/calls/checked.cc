@@ -48,8 +48,13 @@ const char* missing(Kind kind, PyObject* given) {
       return is_tensor(given) ? nullptr : "Tensor";
     case Kind::kOptionalTensor:
       return is_tensor(given) || given == Py_None ? nullptr : "Tensor";
-    case Kind::kInt:
-      return PyIndex_Check(given) ? nullptr : "int";
+    case Kind::kInt: {
+      core::Number number;  // A number that a capture tracks has __index__ even if it is a float.
+      if (PyLong_Check(given) || is_tensor(given) || !symbol_of(given, number)) {
+        return PyIndex_Check(given) ? nullptr : "int";
+      }
+      return number.kind == core::Number::Kind::kInt ? nullptr : "int";
+    }
     case Kind::kBool:
       return PyUnicode_Check(given) || PyList_Check(given) || PyTuple_Check(given) ? "bool"
                                                                                    : nullptr;
@@ -67,8 +72,10 @@ bool look_at(const CheckedObject& self, const Argument& argument, PyObject* give
   PyObject* called = PyObject_GetAttrString(self.function, "__name__");
   if (called == nullptr) return false;
   const std::string place = position ? " (position " + std::to_string(position) + ")" : "";
+  core::Number number;
+  const bool tracked = argument.kind == Kind::kInt && symbol_of(given, number);
   PyErr_Format(PyExc_TypeError, "%U(): argument '%U'%s must be %s, not %s", called, argument.name,
-               place.c_str(), wants, Py_TYPE(given)->tp_name);
+               place.c_str(), wants, tracked ? "float" : Py_TYPE(given)->tp_name);
   Py_DECREF(called);
   return false;
 }
