@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "engine/ops/dice_test.h"
+#include "engine/ops/verify.h"
 
 namespace teletensor::ops {
 namespace {
@@ -39,14 +43,44 @@ class Call {
     }
   }
 
-  void run(std::uint64_t seed) {
-    std::vector<OperandInfo> infos;
-    for (const Slot& slot : slots_) {
-      OperandInfo& info = infos.emplace_back();
-      if (slot.absent) continue;
-      if (slot.is_number) info.number = &slot.number;
-      if (!slot.is_number) info.layout = &slot.layout;
+  // Returns true if the value of a number determines a layout.
+  bool has_size() const {
+    if (op_.view != nullptr) return false;  // A view has no numbers.
+    const std::vector<OperandInfo> infos = operand_infos();
+    for (std::size_t i = 0; i < infos.size(); ++i) {
+      if (infos[i].number != nullptr && is_size(op_, infos, counts_, attributes_, i)) return true;
     }
+    return false;
+  }
+
+  // Returns true if the call is valid, has a float operand and gives a float result.
+  bool of_floats() {
+    std::vector<core::Layout> results;
+    const bool takes = std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
+      return !slot.absent && !slot.is_number && core::is_inexact(slot.layout.dtype);
+    });
+    return takes && layouts(results) &&
+           std::any_of(results.begin(), results.end(),
+                       [](const core::Layout& each) { return core::is_inexact(each.dtype); });
+  }
+
+  bool layouts(std::vector<core::Layout>& results) {
+    if (op_.view != nullptr) return false;  // A view has no numbers.
+    const std::vector<OperandInfo> infos = operand_infos();
+    InferContext context{.op = op_.name,
+                         .operands = infos,
+                         .counts = counts_,
+                         .attributes = attributes_,
+                         .default_dtype = core::DType::kF32,
+                         .device = {},
+                         .results = {}};
+    if (!op_.infer(context).ok()) return false;
+    results.assign(context.results.begin(), context.results.end());
+    return true;
+  }
+
+  void run(std::uint64_t seed) {
+    const std::vector<OperandInfo> infos = operand_infos();
     InferContext context{.op = op_.name,
                          .operands = infos,
                          .counts = counts_,
@@ -92,6 +126,17 @@ class Call {
   }
 
  private:
+  std::vector<OperandInfo> operand_infos() const {
+    std::vector<OperandInfo> infos;
+    for (const Slot& slot : slots_) {
+      OperandInfo& info = infos.emplace_back();
+      if (slot.absent) continue;
+      if (slot.is_number) info.number = &slot.number;
+      if (!slot.is_number) info.layout = &slot.layout;
+    }
+    return infos;
+  }
+
   struct Slot {
     bool absent = false, is_number = false;
     core::Number number;
@@ -125,6 +170,50 @@ TEST(Infer, SurvivesAnyOperandsAndAttributes) {
       if (HasFatalFailure()) return;
     }
   }
+}
+
+// A captured program gets a number with each call, unless it is a size.
+TEST(Infer, NumbersThatAreSizes) {
+  const Catalog& ops = catalog();
+  std::set<std::string> found;
+  for (std::size_t id = 0; id < ops.size(); ++id) {
+    const OpDef& op = ops.at(static_cast<OpId>(id));
+    for (std::uint64_t seed = 0; seed < 1500 && !found.contains(op.name); ++seed) {
+      Dice dice(seed * 1000 + id);
+      if (Call(op, dice).has_size()) found.insert(op.name);
+    }
+  }
+  EXPECT_EQ(found, std::set<std::string>{"arange"});
+}
+
+// Float results of float operands through which no gradient passes, and no error says so. Each with
+// the reason.
+constexpr std::pair<std::string_view, std::string_view> kConstants[] = {
+    {"await_sends", "it waits for data that other ranks read"},
+    {"bernoulli_p", "the operand gives only the shape of the samples"},
+    {"normal", "the operand gives only the shape of the samples"},
+    {"random_from", "the operand gives only the shape of the samples"},
+    {"receive_from", "the result is another rank's data"},
+    {"send_to", "the data goes to another rank, which has no tape of this one"},
+    {"uniform", "the operand gives only the shape of the samples"},
+};
+
+TEST(Infer, NoOpDropsGradientsSilently) {
+  const Catalog& ops = catalog();
+  std::set<std::string> found;
+  for (std::size_t id = 0; id < ops.size(); ++id) {
+    const OpDef& op = ops.at(static_cast<OpId>(id));
+    if (op.vjp != nullptr || !op.mutates.empty()) continue;
+    for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+      Dice dice(seed * 1000 + id);
+      if (!Call(op, dice).of_floats()) continue;
+      found.insert(op.name);
+      break;
+    }
+  }
+  std::set<std::string> known;
+  for (const auto& [name, why] : kConstants) known.emplace(name);
+  EXPECT_EQ(found, known);
 }
 
 // Lists of the maximum length of a program: code that compares each pair of entries would take

@@ -42,6 +42,12 @@ REFUSED = {
     "binomial ": (lambda tt, x: tt.binomial(tt.ones(2), x), [0.25, 0.5]),
     "igamma by its argument 'x'": (lambda tt, x: tt.igamma(x, tt.ones(2)), [1.0, 2]),
     "igammac by its argument 'x'": (lambda tt, x: tt.special.gammaincc(x, tt.ones(2)), [1.0, 2]),
+    "airy_ai": (lambda tt, x: tt.special.airy_ai(x), [0.5, 2]),
+    **{name: (lambda tt, x, name=name: getattr(tt.special, name)(x, 3), [0.5, 0.25]) for name in (
+        *(f"{shift}chebyshev_polynomial_{kind}" for shift in ("", "shifted_") for kind in "uvw"),
+        "laguerre_polynomial_l", "legendre_polynomial_p")},
+    **{f"{name} by its argument 'n'": (lambda tt, x, name=name: getattr(tt.special, name)(tt.ones(2), x), [2.0, 3])
+       for name in ("chebyshev_polynomial_t", "hermite_polynomial_h")},
     "zeta by its argument 'x'": (lambda tt, x: tt.special.zeta(x, tt.ones(2)), [2.0, 3]),
 }
 WAYS = pytest.mark.parametrize(("name", "call", "value"), [(n, *w) for n, w in REFUSED.items()], ids=REFUSED)
@@ -126,6 +132,67 @@ def test_bessel_functions_have_derivatives(tt, name):
     zero = tt.zeros(1, requires_grad=True)
     function(zero).sum().backward()
     assert zero.grad.item() == {"bessel_j0": 0, "bessel_j1": 0.5}.get(name, float("inf"))
+
+
+# Functions of one argument: (derivative at 0, whether only positive arguments are in the domain)
+ONE_ARGUMENT = {"spherical_bessel_j0": (0.0, False), "scaled_modified_bessel_k0": (-np.inf, True),
+                "scaled_modified_bessel_k1": (-np.inf, True)}
+
+
+@pytest.mark.parametrize("name", ONE_ARGUMENT)
+def test_derivatives_of_rare_functions(tt, name):
+    function, (at_zero, positive) = getattr(tt.special, name), ONE_ARGUMENT[name]
+    values = [1e-3, 0.1, 0.4999, 0.5, 0.5001, 1.7, 4.0, 11.0, 40.0]
+    x = tt.tensor(values if positive else values + [-v for v in values], dtype=tt.float64, requires_grad=True)
+    assert tt.autograd.gradcheck(function, (x[1:],)) and tt.autograd.gradgradcheck(function, (x[1:],))
+    zero = tt.zeros(1, requires_grad=True)
+    function(zero).sum().backward()
+    assert zero.grad.item() == at_zero or np.isnan(zero.grad.item()) and positive
+
+
+def test_the_derivative_of_spherical_bessel_j0_is_exact_near_0(tt):
+    x = tt.tensor([1e-12, 1e-6, 1e-3, 0.2, 0.49, -0.49, 0.51, 3.0], dtype=tt.float64, requires_grad=True)
+    tt.special.spherical_bessel_j0(x).sum().backward()
+    from decimal import Decimal, getcontext
+    getcontext().prec = 60
+    for value, found in zip(x.tolist(), x.grad.tolist(), strict=True):
+        v, term, total = Decimal(value), Decimal(1), Decimal(0)
+        for k in range(1, 60):  # d/dx of the sum of (-1)^k x^2k / (2k + 1)!
+            term = -term * v * v / ((2 * k) * (2 * k + 1))
+            total += term * 2 * k / v
+        assert abs(found - float(total)) <= 4e-15 * abs(float(total)), value
+
+
+DEGREES = [0, 1, 2, 5, 2.9]
+
+
+@pytest.mark.parametrize("name", ["chebyshev_polynomial_t", "shifted_chebyshev_polynomial_t", "hermite_polynomial_h",
+                                  "hermite_polynomial_he"])
+@pytest.mark.parametrize("degree", [*DEGREES, -1])
+def test_derivatives_of_polynomials(tt, name, degree):
+    function = getattr(tt.special, name)
+    x = tt.tensor([-1.5, -1.0, -0.3, 0.0, 0.25, 1.0, 2.5], dtype=tt.float64, requires_grad=True)
+    (gradient,) = tt.autograd.grad(function(x, degree).sum(), x)
+    steps = 1e-6 * (1 + abs(x.detach()))
+    differences = (function(x.detach() + steps, degree) - function(x.detach() - steps, degree)) / (2 * steps)
+    assert np.allclose(gradient.numpy(), differences.numpy(), rtol=1e-6, atol=1e-6)
+    # the degrees as a tensor
+    for n in (tt.full((7,), degree), tt.full((7,), int(degree)), tt.full((7,), float(degree), dtype=tt.float64)):
+        (found,) = tt.autograd.grad(function(x, n).sum(), x)
+        assert np.allclose(found.numpy(), gradient.numpy())
+
+
+def test_residuals_of_lstsq_require_grad(tt):
+    a, b = tt.randn(4, 2, dtype=tt.float64, requires_grad=True), tt.randn(4, 3, dtype=tt.float64)
+    for driver in ("gelsy", "gels", "gelsd", "gelss"):
+        residuals = tt.linalg.lstsq(a, b, driver=driver).residuals
+        assert residuals.requires_grad and residuals.shape == ((0,) if driver == "gelsy" else (3,))
+        residuals.sum().backward()
+    assert not tt.linalg.lstsq(a.detach(), b).residuals.requires_grad
+    assert tt.autograd.gradcheck(lambda a: tt.linalg.lstsq(a, b, driver="gels").residuals, (a,))
+    z = tt.randn(4, 2, dtype=tt.complex128, requires_grad=True)
+    residuals = tt.linalg.lstsq(z, z.detach()).residuals
+    assert residuals.requires_grad and residuals.dtype == tt.float64
 
 
 def test_steps_have_a_derivative_of_zero(tt):

@@ -168,6 +168,28 @@ void zeta_vjp(VjpContext& c) {
   c.give(1, c.gradient() * -(s * binary("special_zeta", plus(s, 1), q)));
 }
 
+// The derivative of sin(x) / x. Its terms cancel near 0, where it is a series.
+void spherical_j0_vjp(VjpContext& c) {
+  const Var x = x_of(c), square = x * x;
+  Var series(1.0);
+  for (const double divisor : {180.0, 130.0, 88.0, 54.0, 28.0, 10.0}) {
+    series = Var(1.0) - square * Var(1 / divisor) * series;
+  }
+  const Var near = binary("lt", square, Var(0.25));
+  const Var far = (unary("cos", x) - c.result()) / where(near, Var(1.0), x);
+  c.give(0, c.gradient() * where(near, x * Var(-1.0 / 3) * series, far));
+}
+
+// The derivative of a polynomial of degree n is `factor` * n times `lower` of degree n - 1. Degrees
+// are truncated to integers.
+void degree_vjp(VjpContext& c, std::string_view lower, double factor) {
+  if (!c.needs(0)) return;
+  const Var x = x_of(c), n = c.operand(1);
+  const Var scale = n.is_number() ? Var(std::trunc(n.number().as_double()) * factor)
+                                  : unary("trunc", n) * Var(factor);
+  c.give(0, c.gradient() * (binary(lower, x, plus(n, -1)) * scale));
+}
+
 std::vector<OpDef> one_argument() {
   return {
       row("lgamma(Tensor x) -> Tensor", "The logarithm of the size of the gamma function.",
@@ -272,12 +294,24 @@ std::vector<OpDef> bessel() {
                         (unary("special_modified_bessel_k0", x_of(c)) + c.result() / x_of(c))));
           },
           {kX, kY}),
-      plain("special_scaled_modified_bessel_k0(Tensor x) -> Tensor",
-            "exp(x) * modified_bessel_k0(x).", infer_real),
-      plain("special_scaled_modified_bessel_k1(Tensor x) -> Tensor",
-            "exp(x) * modified_bessel_k1(x).", infer_real),
-      plain("special_spherical_bessel_j0(Tensor x) -> Tensor", "sin(x) / x; 1 at 0.", infer_real),
-      plain("special_airy_ai(Tensor x) -> Tensor", "The Airy function Ai.", infer_real),
+      row("special_scaled_modified_bessel_k0(Tensor x) -> Tensor",
+          "exp(x) * modified_bessel_k0(x).", infer_real,
+          [](VjpContext& c) {
+            c.give(0, c.gradient() *
+                          (c.result() - unary("special_scaled_modified_bessel_k1", x_of(c))));
+          },
+          {kX, kY}),
+      row("special_scaled_modified_bessel_k1(Tensor x) -> Tensor",
+          "exp(x) * modified_bessel_k1(x).", infer_real,
+          [](VjpContext& c) {
+            const Var x = x_of(c), y = c.result();
+            c.give(0, c.gradient() * (y - unary("special_scaled_modified_bessel_k0", x) - y / x));
+          },
+          {kX, kY}),
+      row("special_spherical_bessel_j0(Tensor x) -> Tensor", "sin(x) / x; 1 at 0.", infer_real,
+          spherical_j0_vjp, {kX, kY}),
+      refusing(plain("special_airy_ai(Tensor x) -> Tensor",
+                     "The Airy function Ai; its derivative is not implemented.", infer_real)),
   };
 }
 
@@ -323,26 +357,40 @@ std::vector<OpDef> two_arguments() {
   };
 }
 
-#define TT_POLYNOMIAL(name, text) \
-  plain("special_" name "(Operand x, Operand n) -> Tensor", text, infer_real)
+// Polynomials of degree n. Those whose derivative is a multiple of a polynomial of degree n - 1
+// have it. All others, and the derivative by n, are refused.
+#define TT_POLYNOMIAL(name, text)                                    \
+  refusing(plain("special_" name "(Operand x, Operand n) -> Tensor", \
+                 text "; its derivative is not implemented.", infer_real))
+#define TT_POLYNOMIAL_WITH(name, text, vjp)                                                   \
+  refusing(row("special_" name "(Operand x, Operand n) -> Tensor", text ".", infer_real, vjp, \
+               {{0, bit(0)}, {1, bit(0)}}),                                                   \
+           bit(1))
 std::vector<OpDef> polynomials() {
   return {
-      TT_POLYNOMIAL("chebyshev_polynomial_t", "Chebyshev's polynomial of the first kind, T_n(x)."),
-      TT_POLYNOMIAL("chebyshev_polynomial_u", "Chebyshev's polynomial of the second kind, U_n(x)."),
-      TT_POLYNOMIAL("chebyshev_polynomial_v", "Chebyshev's polynomial of the third kind, V_n(x)."),
-      TT_POLYNOMIAL("chebyshev_polynomial_w", "Chebyshev's polynomial of the fourth kind, W_n(x)."),
-      TT_POLYNOMIAL("shifted_chebyshev_polynomial_t", "T_n(2 x - 1)."),
-      TT_POLYNOMIAL("shifted_chebyshev_polynomial_u", "U_n(2 x - 1)."),
-      TT_POLYNOMIAL("shifted_chebyshev_polynomial_v", "V_n(2 x - 1)."),
-      TT_POLYNOMIAL("shifted_chebyshev_polynomial_w", "W_n(2 x - 1)."),
-      TT_POLYNOMIAL("hermite_polynomial_h", "The physicist's Hermite polynomial H_n(x)."),
-      TT_POLYNOMIAL("hermite_polynomial_he", "The probabilist's Hermite polynomial He_n(x)."),
+      TT_POLYNOMIAL_WITH("chebyshev_polynomial_t",
+                         "Chebyshev's polynomial of the first kind, T_n(x)",
+                         [](VjpContext& c) { degree_vjp(c, "special_chebyshev_polynomial_u", 1); }),
+      TT_POLYNOMIAL("chebyshev_polynomial_u", "Chebyshev's polynomial of the second kind, U_n(x)"),
+      TT_POLYNOMIAL("chebyshev_polynomial_v", "Chebyshev's polynomial of the third kind, V_n(x)"),
+      TT_POLYNOMIAL("chebyshev_polynomial_w", "Chebyshev's polynomial of the fourth kind, W_n(x)"),
+      TT_POLYNOMIAL_WITH(
+          "shifted_chebyshev_polynomial_t", "T_n(2 x - 1)",
+          [](VjpContext& c) { degree_vjp(c, "special_shifted_chebyshev_polynomial_u", 2); }),
+      TT_POLYNOMIAL("shifted_chebyshev_polynomial_u", "U_n(2 x - 1)"),
+      TT_POLYNOMIAL("shifted_chebyshev_polynomial_v", "V_n(2 x - 1)"),
+      TT_POLYNOMIAL("shifted_chebyshev_polynomial_w", "W_n(2 x - 1)"),
+      TT_POLYNOMIAL_WITH("hermite_polynomial_h", "The physicist's Hermite polynomial H_n(x)",
+                         [](VjpContext& c) { degree_vjp(c, "special_hermite_polynomial_h", 2); }),
+      TT_POLYNOMIAL_WITH("hermite_polynomial_he", "The probabilist's Hermite polynomial He_n(x)",
+                         [](VjpContext& c) { degree_vjp(c, "special_hermite_polynomial_he", 1); }),
       TT_POLYNOMIAL("laguerre_polynomial_l",
-                    "Laguerre's polynomial L_n(x); NaN above degree 1000000."),
+                    "Laguerre's polynomial L_n(x); NaN above degree 1000000"),
       TT_POLYNOMIAL("legendre_polynomial_p",
-                    "Legendre's polynomial P_n(x); NaN above degree 1000000."),
+                    "Legendre's polynomial P_n(x); NaN above degree 1000000"),
   };
 }
+#undef TT_POLYNOMIAL_WITH
 #undef TT_POLYNOMIAL
 
 }  // namespace

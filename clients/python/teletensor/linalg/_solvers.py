@@ -97,7 +97,9 @@ def lstsq(
     cut = tolerances(A, None, rcond)[1]
     solution, rank, values = settled(A, ops["linalg_lstsq"](A, right, float(cut), driver))
     empty = A.detach().new_zeros(0, dtype=A.dtype.to_real())
-    residuals = empty
+    # empty residuals are a part of the solution, so that they too require grad
+    residuals = solution.flatten()[:0]
+    residuals = residuals.real if A.dtype.is_complex else residuals
     if driver != "gelsy" and A._shape[-2] > A._shape[-1]:
         off = ops["abs"](A @ solution - right)
         residuals = (off * off).sum(-2)
