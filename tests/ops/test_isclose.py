@@ -28,7 +28,7 @@ def test_all_pairs_of_edges(tt, name):
     a = tt.tensor([p[0] for p in pairs], dtype=getattr(tt, name))
     b = tt.tensor([p[1] for p in pairs], dtype=getattr(tt, name))
     for rtol, atol in ((0, 0), (0, 1), (0, 60), (1e-5, 1e-8), (0.5, 0), (0, 2.0**63), (0, 2.0**64), (0, 1e300)):
-        want = [x == y if name == "bool" else close(x, y, rtol, atol) for x, y in pairs]
+        want = [close(x, y, rtol, atol) for x, y in pairs]
         assert tt.isclose(a, b, rtol=rtol, atol=atol).tolist() == want, (rtol, atol)
         for (x, y), one in list(zip(pairs, want, strict=True))[::7]:
             assert tt.allclose(tt.tensor([x], dtype=a.dtype), tt.tensor([y], dtype=a.dtype),
@@ -36,7 +36,8 @@ def test_all_pairs_of_edges(tt, name):
 
 
 @pytest.mark.parametrize("first, second", [
-    ("uint8", "int8"), ("int8", "uint16"), ("uint32", "int64"), ("int16", "int64"), ("bool", "int8")])
+    ("uint8", "int8"), ("int8", "uint16"), ("uint32", "int64"), ("int16", "int64"), ("bool", "int8"),
+    ("int64", "bool"), ("bool", "uint8"), ("bool", "uint64")])
 def test_two_dtypes(tt, first, second):
     pairs = list(itertools.product(edges(tt, first), edges(tt, second)))
     a = tt.tensor([p[0] for p in pairs], dtype=getattr(tt, first))
@@ -70,3 +71,18 @@ def test_integers_on_both_sides_of_63_bits(tt):
     for dtype in (None, tt.int64, tt.uint8):
         with pytest.raises((ValueError, RuntimeError), match="uint64|overflow"):
             tt.tensor(values, dtype=dtype)
+
+
+def test_bools(tt):
+    """True counts as 1 and False as 0, as beside any other dtype."""
+    a, b = tt.tensor([True, True, False, False]), tt.tensor([True, False, True, False])
+    assert tt.isclose(a, b).tolist() == [True, False, False, True]
+    assert tt.isclose(a, b, equal_nan=True).tolist() == [True, False, False, True]
+    assert tt.isclose(a, b, atol=1).tolist() == [True] * 4
+    assert tt.isclose(a, b, rtol=1, atol=0).tolist() == [True, False, True, True]
+    assert tt.isclose(a, b, atol=float("inf")).tolist() == [True] * 4
+    assert tt.isclose(a, b, atol=float("nan")).tolist() == tt.isclose(a.int(), b.int(), atol=float("nan")).tolist()
+    assert tt.allclose(a, b, atol=1) and not tt.allclose(a, b) and not a.allclose(b, rtol=1)
+    for dtype in (tt.uint8, tt.int64, tt.float32, tt.float16):
+        assert tt.isclose(a, b.to(dtype), atol=1).tolist() == [True] * 4
+        assert tt.isclose(a.to(dtype), b, rtol=1, atol=0).tolist() == [True, False, True, True]

@@ -82,13 +82,13 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value < 0:
             raise RuntimeError(f"{name} must be greater than or equal to zero, but got {value}")
-    if input.dtype == other.dtype == _core.bool:
-        return ops["eq"](input, other)
     inexact = [x.dtype.is_floating_point or x.dtype.is_complex for x in (input, other)]
     if not any(inexact):
         if input.dtype == other.dtype or _core.uint64 not in (input.dtype, other.dtype):
             return _integers_close(input, other, rtol, atol)
         input, other = input.to(_core.float64), other.to(_core.float64)
+    elif not inexact[0] and input.dtype == _core.bool:
+        input = input.to(_core.uint8)  # a difference is not defined for bool
     elif not inexact[1]:
         other = other.to(result_type(input, other) if other.dim() > 0 else _core.float64)
     near = ops["le"](ops["abs"](input - other), ops["abs"](other) * rtol + atol)
