@@ -66,14 +66,33 @@ def test_a_program_without_an_address(folder):
     assert out.strip() == "[2.0, 2.0, 2.0]" and process.returncode == 0, err
 
 
+STARTED = "teletensor: no daemon found, started an embedded one (nothing of an earlier daemon is here)\n"
+
+
 def test_programs_of_one_user_share_it(folder):
     waiting = [start(folder, CODE + "input()\n") for _ in range(3)]
     for process in waiting:
         assert process.stdout.readline().strip() == "[2.0, 2.0, 2.0]", process.stderr.read()
     assert len(daemons_of(folder)) == 1
+    told = []
     for process in waiting:
-        process.communicate("\n", timeout=HANG)
+        told.append(process.communicate("\n", timeout=HANG)[1])
         assert process.returncode == 0
+    assert sorted(told) == ["", "", STARTED]  # only the one that has started it says so
+
+
+def test_the_log_says_that_a_daemon_was_started(folder):
+    done = start(folder, """
+import logging, sys
+logging.basicConfig(stream=sys.stdout, format="%(name)s %(levelname)s: %(message)s")
+import teletensor as tt
+tt.ones(1).item()
+with tt.connect() as second:
+    second.synchronize()
+""")
+    out, err = done.communicate(timeout=HANG)
+    assert done.returncode == 0, err
+    assert (out, err) == (f"teletensor WARNING: {STARTED}", "")
 
 
 def test_killed_client(folder):

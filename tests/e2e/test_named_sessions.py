@@ -6,6 +6,8 @@ import pwd
 import re
 import signal
 import socket
+import subprocess
+import sys
 import textwrap
 import threading
 import time
@@ -100,6 +102,29 @@ def test_the_end_of_a_program_detaches_a_named_session(daemon, tt):
             s.synchronize()
             wait_until(lambda: raw.used()["cpu"] < 4000, what="unnamed tensors gone")
         wait_until(lambda: not raw.sessions())
+
+
+def test_a_fresh_default_session_replaces_the_earlier_one(daemon):
+    code = """
+import os
+import teletensor as tt
+address = os.environ["TT_TEST_ADDRESS"]
+a = tt.connect(address, name="exp")
+a.keep("t", tt.ones(3))
+b = tt.connect(address, name="exp", fresh=True)
+assert tt.current_session() is b
+assert (tt.ones(2) + 1).sum().item() == 4.0
+assert b.kept()["t"].tolist() == [1.0, 1.0, 1.0]
+# a default session of another name stays
+tt.connect(address, name="other")
+c = tt.connect(address, name="other", fresh=True)
+assert tt.current_session() is b
+c.close()
+b.close()
+"""
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "TT_TEST_ADDRESS": daemon.unix},
+                          capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_views_gradients_and_shared_cells_come_back(daemon, tt):

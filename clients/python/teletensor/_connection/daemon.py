@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from .._sessions.errors import TeletensorError
+from .notices import tell
 from .transport import open_transport
 
 __all__ = ["answers", "embedded", "ends_with_this", "find_daemon", "free_port", "runtime_dir", "start"]
@@ -143,7 +144,8 @@ def _private(gid: int, uid: int) -> bool:
 
 
 def embedded() -> pathlib.Path:
-    """Returns the socket of this user's embedded daemon; starts the daemon if none answers."""
+    """Returns the socket of this user's embedded daemon; starts the daemon, and says so, if none
+    answers."""
     folder = runtime_dir()
     path = folder / "teletensor-embedded.sock"
     with open(folder / "teletensor-embedded.lock", "w") as lock:
@@ -151,7 +153,9 @@ def embedded() -> pathlib.Path:
         if answers(path):
             return path
         start(path)
-        return path
+    # A program that expects its user's daemon would otherwise take the new, empty one for it.
+    tell("no daemon found, started an embedded one (nothing of an earlier daemon is here)")
+    return path
 
 
 def start(path: pathlib.Path, *flags: str, prefix: Sequence[str] = ()) -> subprocess.Popen[bytes]:

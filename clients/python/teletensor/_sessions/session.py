@@ -565,7 +565,8 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
         session._owned = 1
         global _default
         with _lock:
-            if _default is None or _default._gone:
+            # `fresh` has ended the earlier session, which may not have noticed it yet
+            if _default is None or _default._gone or _default is earlier:
                 _default = session
         return session
     except BaseException:
