@@ -1,8 +1,41 @@
 #include "clients/session/error_text.h"
 
+#include <cctype>
+#include <set>
 #include <string_view>
+#include <utility>
 
 namespace teletensor::client {
+namespace {
+
+constexpr std::size_t kMaxShown = 8;  // Maximum number of further failures that a text shows.
+
+// What two failures have in common if they failed in the same way: the source line, and the text
+// apart from its numbers.
+std::pair<std::string, std::string> kind_of(const std::string& site, std::string text) {
+  std::erase_if(text, [](unsigned char c) { return std::isdigit(c) != 0; });
+  return {site, std::move(text)};
+}
+
+// One line for each kind of failure among the further ones that differs from the first one.
+std::string other_kinds(const ClientHooks& client, const LateError& error) {
+  std::set<std::pair<std::string, std::string>> seen = {
+      kind_of(client.issued(error.root), error.status.message())};
+  std::string out;
+  std::size_t shown = 0, left = 0;
+  for (const auto& [text, root] : error.further) {
+    if (!seen.insert(kind_of(client.issued(root), text)).second) continue;
+    if (++shown > kMaxShown) {
+      ++left;
+      continue;
+    }
+    out += "\nalso: " + explained(client, text, root);
+  }
+  if (left > 0) out += "\nand " + std::to_string(left) + " more of other kinds";
+  return out;
+}
+
+}  // namespace
 
 std::string explained(const ClientHooks& client, const std::string& text, std::uint64_t root) {
   // The text that memory/pool.cc writes before a command number.
@@ -35,10 +68,11 @@ std::string explained(ClientHooks& client, const LateError& error) {
                    : "\n(issued " + site + ")";
   }
   if (error.count > 1) {
-    const std::string last = client.issued(error.last_root);
-    out += "\n(" + std::to_string(error.count - 1) +
-           (error.count == 2 ? " further command" : " further commands") +
-           " failed in the same way" + (last.empty() ? "" : ", the last one issued " + last) +
+    const std::string last = client.issued(error.last_root), others = other_kinds(client, error);
+    out += others + "\n(" + std::to_string(error.count - 1) +
+           (error.count == 2 ? " further command" : " further commands") + " failed" +
+           (others.empty() ? " in the same way" : "") +
+           (last.empty() ? "" : ", the last one issued " + last) +
            "; this exception stands for all of them)";
   }
   return out;

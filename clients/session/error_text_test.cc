@@ -57,5 +57,22 @@ TEST(ErrorText, FurtherFailuresAreCounted) {
             "\n(2 earlier commands failed in the same way; this exception stands for all of them)");
 }
 
+TEST(ErrorText, FailuresOfOtherLinesAndTextsAreShown) {
+  Lines lines;
+  LateError error{core::invalid("index 7"), 1, 5, 6};
+  error.further = {{"index 9", 1}, {"index 9", 2}, {"other", 2}, {"index 8", 2}};
+  EXPECT_EQ(explained(lines, error),
+            "index 7\n(issued at f.py:1)\nalso: index 9\n(issued at f.py:2)\nalso: other\n"
+            "(issued at f.py:2)\n(4 further commands failed, the last one issued at f.py:6; this "
+            "exception stands for all of them)");
+  error.further.clear();
+  for (int i = 0; i < 12; ++i)
+    error.further.emplace_back(std::string(1, static_cast<char>('a' + i)), 12);
+  const std::string text = explained(lines, error);
+  EXPECT_NE(text.find("\nalso: h\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("\nalso: i\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\nand 4 more of other kinds\n"), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace teletensor::client

@@ -545,7 +545,12 @@ LateError Session::raise_those(std::optional<core::Code> wanted) {
   if (errors.empty()) return {};  // Another thread or an interruption has raised the errors.
   if (errors.front().status.code() == core::Code::kResourceExhausted) short_until_ = seq_ + kShort;
   if (ready.ok()) take_back(errors);
-  return {std::move(errors.front().status), errors.front().root, errors.size(), errors.back().root};
+  LateError made{std::move(errors.front().status), errors.front().root, errors.size(),
+                 errors.back().root};
+  for (std::size_t i = 1; i < errors.size(); ++i) {
+    made.further.emplace_back(errors[i].status.message(), errors[i].root);
+  }
+  return made;
 }
 
 void Session::clear_pending() {

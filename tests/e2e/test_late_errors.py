@@ -287,6 +287,38 @@ def test_errors_of_two_kinds_are_two_exceptions(tt):
     assert x.tolist() == [1.0] * 3
 
 
+def test_every_line_and_text_is_told_with_the_number_of_its_command(tt):
+    table = tt.nn.Embedding(3, 2)
+    x = tt.ones(3).exp().log()  # the client does not know its value
+    table(tt.tensor([7]))
+    table(tt.tensor([9]))
+    tt.ones(2)[tt.tensor([4])]
+    line = here()
+    session = tt.current_session()
+    with pytest.raises(IndexError, match="index 7") as caught:
+        x.tolist()
+    text = str(caught.value)
+    for number, index in ((3, 7), (2, 9), (1, 4)):
+        assert f"index {index}" in text and f"test_late_errors.py:{line - number} in" in text, text
+    assert text.count("\nalso: ") == 2 and "2 further commands failed, " in text, text
+    assert type(caught.value.root) is int and caught.value.root > 0
+    assert session.errors() == [] and x.tolist() == [1.0] * 3
+
+
+def test_the_number_of_the_failed_command(tt):
+    bad = tt.nn.Embedding(3, 2)(tt.tensor([7]))
+    tt.nn.Embedding(3, 2)(tt.tensor([8]))
+    with pytest.raises(IndexError, match="index 7") as first:
+        bad.tolist()
+    with pytest.raises(IndexError, match="index 7") as again:
+        (bad + 1).tolist()
+    assert first.value.root == again.value.root > 0
+    tt.nn.Embedding(3, 2)(tt.tensor([9]))
+    with pytest.raises(IndexError, match="index 9") as other:
+        tt.synchronize()
+    assert other.value.root > first.value.root
+
+
 def test_caught_where_it_is_expected_and_not_again(tt):
     table = tt.nn.Embedding(3, 2)
     for _ in range(4):

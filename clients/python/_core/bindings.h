@@ -334,7 +334,10 @@ void set_error(const Status& status);
 // The status of a call of Python code that has set a Python error.
 Status aborted();
 // Returns the Python exception for a Status, without raising it.
-nb::object exception_of(const Status& status);
+// The exception of a status. If a command has failed, `root` is its number, and the exception's
+// attribute of that name.
+nb::object exception_of(const Status& status, std::uint64_t root = 0);
+void raise_late_error(const Status& status, std::uint64_t root);
 // Throws the exception for a Status that is not OK.
 void raise_if(const Status& status);
 // Converts a shape from Python. Throws if it has too many dimensions.

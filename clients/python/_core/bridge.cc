@@ -118,8 +118,9 @@ class TorchHost final : public torch::Host {
     raise_late(own());
     wire::FetchedValue fetched = value_or_raise(std::move(value));
     if (!fetched.status.ok()) {
-      raise_if(
-          Status(fetched.status.code(), explained(own(), fetched.status.message(), fetched.root)));
+      raise_late_error(
+          Status(fetched.status.code(), explained(own(), fetched.status.message(), fetched.root)),
+          fetched.root);
     }
     return std::move(fetched.data);
   }

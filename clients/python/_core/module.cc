@@ -476,7 +476,8 @@ void bind_session(nb::module_& m) {
             nb::list out;
             for (const wire::ErrorEvent& error : s.pending_errors()) {
               out.append(exception_of(
-                  Status(error.status.code(), explained(s, error.status.message(), error.root))));
+                  Status(error.status.code(), explained(s, error.status.message(), error.root)),
+                  error.root));
             }
             return out;
           },

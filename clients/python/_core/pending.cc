@@ -161,8 +161,9 @@ Status PySession::finish(PyTensor& tensor, Pending& pending) {
   TT_RETURN_IF_ERROR(pending.counts->wait(found));
   if (pending.error.is_valid()) return {};  // Creating the tensor was interrupted meanwhile.
   if (!found.ok()) {
-    set_error(Status(found.code(), explained(*this, found.message(), pending.counts->root)));
-    pending.error = taken_error("");
+    pending.error =
+        exception_of(Status(found.code(), explained(*this, found.message(), pending.counts->root)),
+                     pending.counts->root);
     pending.cancelled = found.code() == core::Code::kCancelled;
     unregister(pending);
     return {};

@@ -207,8 +207,9 @@ wire::FetchedValue read(const PyTensor& t) {
   raise_late(session);
   wire::FetchedValue fetched = value_or_raise(std::move(value));
   if (!fetched.status.ok()) {
-    raise_if(
-        Status(fetched.status.code(), explained(session, fetched.status.message(), fetched.root)));
+    raise_late_error(
+        Status(fetched.status.code(), explained(session, fetched.status.message(), fetched.root)),
+        fetched.root);
   }
   return fetched;
 }
@@ -322,7 +323,7 @@ nb::bytes PyFetch::read() {
   if (PyErr_Occurred()) throw nb::python_error();
   raise_late(session_);
   const wire::FetchedValue fetched = value_or_raise(std::move(value));
-  raise_if(fetched.status);
+  if (!fetched.status.ok()) raise_late_error(fetched.status, fetched.root);
   return nb::bytes(fetched.data.data(), fetched.data.size());
 }
 

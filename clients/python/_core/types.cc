@@ -38,10 +38,20 @@ void set_error(const Status& status) {
   PyErr_SetString(error_type(status.code()), status.message().c_str());
 }
 
-nb::object exception_of(const Status& status) {
+nb::object exception_of(const Status& status, std::uint64_t root) {
   PyObject* error = PyObject_CallFunction(error_type(status.code()), "s", status.message().c_str());
   if (error == nullptr) throw nb::python_error();
-  return nb::steal(error);
+  nb::object made = nb::steal(error);
+  if (root != 0) nb::setattr(made, "root", nb::int_(root));
+  return made;
+}
+
+void raise_late_error(const Status& status, std::uint64_t root) {
+  if (!PyErr_Occurred()) {
+    const nb::object error = exception_of(status, root);
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  }
+  throw nb::python_error();
 }
 
 core::Dims dims_of(std::span<const std::int64_t> shape) {
@@ -61,7 +71,7 @@ void raise_late(PySession& session) {
   const LateError error = session.raise_pending();
   if (error.status.ok()) return;
   if (PyErr_Occurred()) throw nb::python_error();
-  raise_if(Status(error.status.code(), explained(session, error)));
+  raise_late_error(Status(error.status.code(), explained(session, error)), error.root);
 }
 
 namespace {

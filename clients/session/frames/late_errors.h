@@ -8,6 +8,8 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "proto/wire/progress.h"
@@ -21,6 +23,8 @@ struct LateError {
   std::uint64_t root = 0;       // Number of the earliest failed command.
   std::uint64_t count = 0;      // Number of failed commands, including the earliest.
   std::uint64_t last_root = 0;  // Number of the last failed command.
+  // The later failures: text and command of each.
+  std::vector<std::pair<std::string, std::uint64_t>> further{};
 };
 
 // The object has no lock: all functions but any() are called with the session's lock held.
