@@ -11,12 +11,11 @@ core::Status LockWait::acquire(SharedLocks& locks, std::uint64_t seq) {
   return core::Status(core::Code::kUnavailable, "another session uses a published tensor");
 }
 
-bool LockWait::begin(const std::atomic<bool>& stopping,
-                     const std::atomic<std::uint64_t>& cancelled_below) {
+bool LockWait::begin(const std::atomic<bool>& stopping, const Interrupts& interrupts) {
   blocked_ = false;
   core::MutexLock lock(mu_);
   // Both are set before end() is called.
-  if (std::exchange(unlocked_, false) || stopping || blocked_seq_ < cancelled_below) return false;
+  if (std::exchange(unlocked_, false) || stopping || interrupts.has(blocked_seq_)) return false;
   waits_ = true;
   seq_ = blocked_seq_;
   return true;

@@ -9,6 +9,7 @@
 #include "engine/core/mutex.h"
 #include "engine/core/status.h"
 #include "engine/memory/sharing.h"
+#include "engine/runtime/execute/interrupts.h"
 #include "engine/runtime/lanes/lanes.h"
 #include "engine/runtime/shared_locks.h"
 
@@ -31,7 +32,7 @@ class LockWait final : private memory::LockRequest::Waiter {
   void give_up() { request_.withdraw(); }
   // The session waits from now on, unless the locks have become free, the session stops, or the
   // blocked command is cancelled: then returns false.
-  bool begin(const std::atomic<bool>& stopping, const std::atomic<std::uint64_t>& cancelled_below);
+  bool begin(const std::atomic<bool>& stopping, const Interrupts& interrupts);
 
   // ---- Functions for any thread.
 

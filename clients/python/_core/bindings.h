@@ -333,9 +333,8 @@ PyObject* wrap(PySession& session, const HandleRef& h);
 void set_error(const Status& status);
 // The status of a call of Python code that has set a Python error.
 Status aborted();
-// Returns the Python exception for a Status, without raising it.
-// The exception of a status. If a command has failed, `root` is its number, and the exception's
-// attribute of that name.
+// Returns the Python exception for a Status, without raising it. `root` > 0 is the number of the
+// command that has failed; the exception has it as its attribute `root`.
 nb::object exception_of(const Status& status, std::uint64_t root = 0);
 void raise_late_error(const Status& status, std::uint64_t root);
 // Throws the exception for a Status that is not OK.

@@ -142,8 +142,7 @@ void Back::begin_at(std::uint64_t consumed, std::uint64_t completed, std::uint64
                     Failures::Open failed) {
   queue_.begin_at(consumed);
   completed_ = completed;
-  cancel_below_ = cancelled_below;
-  executor_.cancel_below(cancelled_below);
+  executor_.interrupts().add_below(cancelled_below);
   core::MutexLock lock(mu_);
   published_ = consumed;
   executor_.failures().restore(std::move(failed));
@@ -152,11 +151,7 @@ void Back::begin_at(std::uint64_t consumed, std::uint64_t completed, std::uint64
 // ---------------------------------------------------------------- functions for any thread
 
 void Back::cancel_upto(std::uint64_t seq) {
-  std::uint64_t below = cancel_below_.load(std::memory_order_relaxed);
-  while (below < seq + 1 &&
-         !cancel_below_.compare_exchange_weak(below, seq + 1, std::memory_order_relaxed)) {
-  }
-  executor_.cancel_below(cancel_below_.load(std::memory_order_relaxed));
+  executor_.interrupts().add_below(seq + 1);
   interrupt_groups(seq);
   if (lock_wait_.end(seq)) lanes_.ready(this);
   if (tiers_ != nullptr) tiers_->hurry(this);
@@ -164,7 +159,7 @@ void Back::cancel_upto(std::uint64_t seq) {
 
 void Back::stop() {
   stopping_ = true;
-  executor_.cancel_below(~0ull);
+  executor_.interrupts().add_below(~0ull);
   session_groups_.end_all(kSessionEnds);
   session_groups_.end_waits();
   if (waits_to_begin_.exchange(false)) {
@@ -286,7 +281,7 @@ bool Back::stop_before_next(bool starved, bool yields) {
   }
   if (before != nullptr) return wait_for(before->open, before->instruction.seq);
   if (lock_wait_.blocked()) {
-    if (lock_wait_.begin(stopping_, cancel_below_)) return true;
+    if (lock_wait_.begin(stopping_, executor_.interrupts())) return true;
     starved = false;
   }
   return (starved || yields) && yield_to_spiller(starved);
@@ -401,7 +396,7 @@ void Back::report_progress() {
 }
 
 FailureRef Back::interrupted(std::uint64_t seq, bool* root) {
-  const std::uint64_t below = cancel_below_.load(std::memory_order_relaxed);
+  const std::uint64_t below = executor_.interrupts().below();
   *root = !cancelled_.failure || cancelled_.below != below;
   if (*root) {
     cancelled_.below = below;

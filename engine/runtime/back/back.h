@@ -115,7 +115,7 @@ class Back : public Task,
   // Makes queued instructions of commands up to `seq` fail with CANCELLED, and asks running ones to
   // stop.
   void cancel_upto(std::uint64_t seq);
-  std::uint64_t cancelled_below() const { return cancel_below_.load(std::memory_order_relaxed); }
+  std::uint64_t cancelled_below() const { return executor_.interrupts().below(); }
   std::uint64_t completed_upto() const override {
     return completed_.load(std::memory_order_acquire);
   }
@@ -183,9 +183,7 @@ class Back : public Task,
   class CallOf;
   bool stop_before_next(bool starved, bool yields);
   // OpenCollectives::Session
-  bool is_interrupted(std::uint64_t seq) const override {
-    return seq < cancel_below_.load(std::memory_order_relaxed);
-  }
+  bool is_interrupted(std::uint64_t seq) const override { return executor_.interrupts().has(seq); }
   FailureRef interrupted(std::uint64_t seq, bool* root) override;
   // Terminates the process if the error cannot be reported.
   void record(const program::Instruction& instruction, const FailureRef& failure,
@@ -261,7 +259,6 @@ class Back : public Task,
   core::Clock::time_point reported_at_{};
 
   std::atomic<std::uint64_t> completed_{0};
-  std::atomic<std::uint64_t> cancel_below_{0};
   std::atomic<bool> stopping_{false};
 
   mutable core::Mutex mu_;

@@ -1,5 +1,6 @@
 #include "engine/runtime/back/window_run.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -10,6 +11,15 @@ using program::Instruction;
 namespace {
 
 constexpr std::int64_t kSmall = 1 << 14;
+
+// Returns false if the entry was interrupted, or has failed because of an interrupted one.
+bool has_run(const Entry& entry) {
+  const auto& results = entry.instruction.results;
+  return std::none_of(results.begin(), results.end(), [](const auto& result) {
+    return result.value && result.value->failure &&
+           result.value->failure->status.code() == core::Code::kCancelled;
+  });
+}
 
 }  // namespace
 
@@ -80,6 +90,7 @@ bool WindowRun::run(bool* small, std::size_t* entries) {
     }
   }
   for (const std::uint32_t step : unit.steps) {
+    if (has_run(*window_[step])) executor_.interrupts().ran(window_[step]->instruction.seq);
     // Release the references now, not when the entry reaches the front.
     Entry& entry = *window_[step];
     entry.instruction.operands.clear();

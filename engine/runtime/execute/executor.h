@@ -24,6 +24,7 @@
 #include "engine/program/instruction.h"
 #include "engine/runtime/back/session_groups.h"
 #include "engine/runtime/device.h"
+#include "engine/runtime/execute/interrupts.h"
 #include "engine/runtime/failures.h"
 #include "engine/runtime/groups/groups.h"
 #include "engine/runtime/lanes/lanes.h"
@@ -138,11 +139,9 @@ class Executor {
   const Failures& failures() const { return failures_; }
   // Records what runs, if it is turned on. Any thread.
   Profile& profile() { return profile_; }
-  // Asks running kernels of commands below this one to stop. Any thread.
-  void cancel_below(std::uint64_t seq) { cancel_below_.store(seq, std::memory_order_relaxed); }
-  bool cancelled(std::uint64_t seq) const {
-    return seq < cancel_below_.load(std::memory_order_relaxed);
-  }
+  // The commands that must not run. Running kernels of these are asked to stop. Any thread.
+  Interrupts& interrupts() { return interrupts_; }
+  const Interrupts& interrupts() const { return interrupts_; }
   // The cost of a plan that took `host_ns` on the host: the devices' time if they were busy for
   // longer. Session task only.
   std::uint64_t cost(std::uint64_t host_ns);
@@ -235,7 +234,7 @@ class Executor {
   };
   const CopyOps copy_ops_;
   bool has_loops_ = false, has_accelerator_ = false;
-  std::atomic<std::uint64_t> cancel_below_{0};
+  Interrupts interrupts_;
   std::atomic<std::uint64_t> copied_bytes_{0};
   Profile profile_;
   Failures failures_;

@@ -114,7 +114,7 @@ class Executor::PartsOnLanes : public backends::Parallel {
   }
   bool cancelled() const override {
     lanes_.maybe_yield();
-    if (stoppable_ == nullptr || !stoppable_->cancelled(seq_)) return false;
+    if (stoppable_ == nullptr || !stoppable_->interrupts().has(seq_)) return false;
     told_.store(true, std::memory_order_relaxed);
     return true;
   }

@@ -501,5 +501,42 @@ TEST(Windows, CancelledStepsOfAWindowFailOneByOne) {
   EXPECT_EQ(client.failed, std::vector<std::uint64_t>{upto});
 }
 
+// A window runs the additions below as a few loops, some of them after later products. Wherever it
+// is interrupted, the commands that have run are the first ones: as many additions as products, or
+// one less. An interrupted product itself does not count.
+TEST(Windows, WhatHasRunWhenAWindowIsInterruptedAreTheFirstCommands) {
+  std::mt19937 rng(1);
+  for (int round = 0; round < 40; ++round) {
+    Client client(true);
+    const Geometry square({96, 96});
+    const Tensor a = client.constant(square, DType::kF32, random_bytes(rng, 96 * 96, DType::kF32));
+    Tensor sum = client.constant(Geometry({64}), DType::kF32, random_bytes(rng, 64, DType::kF32));
+    client.hold(a);
+    std::vector<Tensor> products, sums;
+    for (int k = 0; k < 100; ++k) {
+      products.push_back(client.call("matmul", {a, a}));
+      sums.push_back(sum = client.call("add", {sum, 1.0}));
+    }
+    const std::uint64_t upto = client.seq();
+    for (const Tensor& t : products) client.fetch(t);
+    for (const Tensor& t : sums) client.fetch(t);
+    const std::uint64_t pause = rng() % 4'000'000;  // ns; all commands together take about as long
+    std::thread interrupts([&] {
+      for (const std::uint64_t began = core::now_ns(); core::now_ns() - began < pause;) {
+      }
+      client.back().cancel_upto(upto);
+    });
+    const std::vector<std::string> got = client.take();
+    interrupts.join();
+    ASSERT_EQ(got.size(), 201u);  // the first one is that of hold()
+    std::vector<bool> ran;
+    for (int k = 0; k < 100; ++k) {
+      for (const std::size_t at : {1 + k, 101 + k}) ran.push_back(!got[at].starts_with("error of"));
+    }
+    const auto first_left = std::find(ran.begin(), ran.end(), false);
+    EXPECT_EQ(std::find(first_left, ran.end(), true), ran.end()) << round;
+  }
+}
+
 }  // namespace
 }  // namespace teletensor::runtime
