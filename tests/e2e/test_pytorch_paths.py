@@ -61,7 +61,50 @@ def test_an_import_names_the_page(path):
 def test_an_import_below_as_torch_names_the_page():
     """Runs in a separate process, because with `as_torch` all texts of types begin with "torch."."""
     done = subprocess.run([sys.executable, "-c", "import teletensor.as_torch.fx"], capture_output=True, text=True)
-    assert done.returncode == 1 and "No module named 'teletensor.fx': docs/names.md lists" in done.stderr
+    assert done.returncode == 1
+    assert "No module named 'teletensor.as_torch.fx': docs/names.md lists" in done.stderr
+
+
+# Runs in a separate process. {0} is the prefix of the first imports, {1} that of the second ones.
+EVERY_PATH = """
+import importlib, importlib.util, pathlib, sys
+import teletensor as tt, teletensor.as_torch as torch
+from teletensor._names import paths
+
+def files():
+    skipped = ("torch", "integrations", "_conformance", "as_torch", "onnx", "cli")  # need more than the client
+    for file in pathlib.Path(tt.__path__[0]).rglob("*.py"):
+        parts = file.relative_to(tt.__path__[0]).with_suffix("").parts
+        if parts[0].split(".")[0] not in skipped and parts[-1] != "__main__":
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+def imported(prefix):
+    return {{name: importlib.import_module(f"teletensor.{{prefix}}{{name}}") for name in names}}
+
+names = sorted({{*paths.TABLE, *paths.FILES}} - {{"onnx"}})
+names += sorted(set(files()) - {{*names, "", "version"}})
+first, second = imported("{0}"), imported("{1}")
+for name in names:
+    assert first[name] is second[name] and first[name].__name__ == "teletensor." + name, name
+ours = [(name, module) for name, module in sys.modules.items() if name.split(".")[0] == "teletensor"]
+seen = {{}}
+for name, module in ours:
+    file = getattr(module, "__file__", None)
+    assert file is None or seen.setdefault(file, module) is module, name
+assert len(names) > 250 and "nn.functional" in names
+import teletensor.as_torch.nn.functional as F
+from teletensor.as_torch.utils.data import DataLoader
+from teletensor.as_torch.optim.lr_scheduler import StepLR
+assert F is tt.nn.functional is torch.nn.functional and DataLoader is tt.utils.data.DataLoader
+assert StepLR is tt.optim.lr_scheduler.StepLR
+assert importlib.util.find_spec("teletensor.as_torch.nothing") is None
+"""
+
+
+@pytest.mark.parametrize("prefixes", [("as_torch.", ""), ("", "as_torch.")])
+def test_as_torch_has_no_second_copy_of_a_module(prefixes):
+    done = run(EVERY_PATH.format(*prefixes))
+    assert done.returncode == 0, done.stderr
 
 
 def test_whether_there_is_a_module_can_be_asked():

@@ -13,6 +13,7 @@ from typing import Any as _Any
 import teletensor as _teletensor
 
 from . import _core, version as _version
+from ._names import paths as _paths
 from .torch_version import TorchVersion as _TorchVersion
 
 __all__ = list(_teletensor.__all__)
@@ -35,4 +36,5 @@ def __dir__() -> _Any:
     return sorted({*globals(), *dir(_teletensor)})
 
 
+_paths.register_as_torch()
 _core.set_text_prefix("torch")

@@ -1,13 +1,14 @@
 """PyTorch's module paths for which this package has no file, such as `teletensor.distributions.normal`.
 
 A path in the table becomes a module when a program imports it or reads it as an attribute of its parent.
-Its names are taken from the modules of this package that define them. `teletensor.as_torch.x` is
-`teletensor.x` itself.
+Its names are taken from the modules of this package that define them. `teletensor.as_torch.x.y` is
+`teletensor.x.y` itself, at every depth.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -15,10 +16,10 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["FILES", "TABLE", "attribute", "register"]
+__all__ = ["FILES", "TABLE", "attribute", "register", "register_as_torch"]
 
 _PACKAGE = __name__.partition(".")[0]
-_AS_TORCH = "as_torch"
+_AS_TORCH = f"{_PACKAGE}.as_torch."
 
 # Modules of the package that are imported at their first use, not by the package itself.
 FILES = frozenset(
@@ -146,7 +147,7 @@ class _Finder(MetaPathFinder, Loader):
         package, _, rest = name.partition(".")
         if package != _PACKAGE:
             return None
-        if rest in TABLE or rest.startswith(_AS_TORCH + "."):
+        if rest in TABLE:
             return ModuleSpec(name, self, is_package=True)
         # importlib.util.find_spec() only asks whether a module exists: it gets None, and not an error.
         asks = sys._getframe(1).f_back
@@ -159,10 +160,6 @@ class _Finder(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         path = module.__name__.removeprefix(_PACKAGE + ".")
-        if path.startswith(_AS_TORCH):
-            # The import system uses the module in sys.modules instead of the new one.
-            sys.modules[module.__name__] = _imported(path.removeprefix(_AS_TORCH + "."))
-            return
         names: dict[str, Any] = {}
         for home, wanted in TABLE[path]:
             names |= {theirs: getattr(_imported(home), ours) for theirs, ours in wanted.items()}
@@ -171,6 +168,27 @@ class _Finder(MetaPathFinder, Loader):
         from . import absent as _absent
 
         _absent.attach(vars(module))
+
+
+class _AsTorchFinder(MetaPathFinder, Loader):
+    """An import hook that is called before all others: the modules below `as_torch` are those of the
+    package, which have a `__path__`, and the usual finder would run their files a second time."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not name.startswith(_AS_TORCH) or importlib.util.find_spec(_real(name)) is None:
+            return None
+        return ModuleSpec(name, self, is_package=True)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system uses the module in sys.modules instead of the new one.
+        sys.modules[module.__name__] = importlib.import_module(_real(module.__name__))
+
+
+def _real(name: str) -> str:
+    """The name of the package's module for one below `as_torch`."""
+    return f"{_PACKAGE}.{name.removeprefix(_AS_TORCH)}"
 
 
 def _imported(path: str) -> ModuleType:
@@ -187,9 +205,16 @@ def attribute(module: str, name: str) -> Any:
 
 
 _finder = _Finder()
+_as_torch_finder = _AsTorchFinder()
 
 
 def register() -> None:
     """Makes the paths importable."""
     if _finder not in sys.meta_path:
         sys.meta_path.append(_finder)
+
+
+def register_as_torch() -> None:
+    """Makes the package's modules importable below `as_torch`, too."""
+    if _as_torch_finder not in sys.meta_path:
+        sys.meta_path.insert(0, _as_torch_finder)
