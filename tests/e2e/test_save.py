@@ -184,9 +184,11 @@ DAMAGED = [
     (packed({"__metadata__": {"a": 1}}), "__metadata__"),
     (packed({"__metadata__": {"teletensor.tree": '{"$":"nobody"}'}}), "tree in the metadata"),
     *((packed({"__metadata__": {"teletensor.tree": tree}}), "tree in the metadata") for tree in (
-        '{"$dict":[[[],1]]}', '{"$array":"nobody"}', '{"$unknown":1}', '{"$set":[[]]}', '{"$size":[-1]}',
-        '{"$bytes":"x"}', '{"$complex":[1]}', '{"$complex":["1"]}', '{"$dtype":"float8"}', '{"$device":"mainframe"}',
+        '{"$dict":[[[],1]]}', '{"$ordered":[]}', '{"$ordered":[[],{"":{"version":"1"}}]}', '{"$ordered":[[],1]}',
+        '{"$array":"nobody"}', '{"$unknown":1}', '{"$set":[[]]}', '{"$size":[-1]}', '{"$bytes":"x"}',
+        '{"$complex":[1]}', '{"$complex":["1"]}', '{"$dtype":"float8"}', '{"$device":"mainframe"}',
         '{"$path":1}', '{"$namespace":[]}', '{"$namespace":{"$dict":[[1,2]]}}')),
+    (packed({"__metadata__": {"teletensor.ordered": "[1]"}}), "tree in the metadata"),
 ]
 
 

@@ -561,7 +561,8 @@ def test_convert(tmp_path, write, monkeypatch):
     out = tmp_path / "out.safetensors"
     assert cli.main(["convert", str(tmp_path / "in.pt"), str(out)]) == 0
     with safe_open(out, "numpy") as opened:
-        assert opened.metadata() == {"format": "pt"} and set(opened.keys()) == {"w", "p", "z", "h"}
+        assert opened.metadata() == {"format": "pt", "teletensor.ordered": "null"}
+        assert set(opened.keys()) == {"w", "p", "z", "h"}
         assert opened.get_tensor("w").tolist() == [[0, 3], [1, 4], [2, 5]] and opened.get_tensor("p").tolist() == [4, 5]
         assert np.array_equal(opened.get_tensor("z"), z.conj())
     assert half.tobytes() in out.read_bytes()

@@ -18,7 +18,8 @@ import time
 import numpy as np
 
 WORDS = [b"[", b"{", b"]", b"}", b'"', b":", b",", b"null", b"true", b"-1", b"1e400", b"NaN", b"18446744073709551616",
-         b'"__metadata__":', b'"teletensor.tree":', b'"$dict"', b'"$list"', b'"$"', b"\\ud800", b"\xff", b"[" * 300]
+         b'"__metadata__":', b'"teletensor.tree":', b'"teletensor.ordered":', b'"$dict"', b'"$ordered"',
+         b'"$list"', b'"$"', b"\\ud800", b"\xff", b"[" * 300]
 VALUES = [None, True, -1, 0, 1, 2**31, 2**63, 2**64, 1.5, 1e300, float("nan"), "", "F32", "X", "\ud800", [], {}, [0],
           [[]], [0, 2**62], [0, 4], [4, 0], ["0", "4"], {"$": "x"}, "a" * 5000]
 

@@ -12,6 +12,7 @@ import base64
 import json
 import os
 import pathlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any, NamedTuple
@@ -31,6 +32,7 @@ from .stored import AsStored, Damaged, Stored, is_count
 __all__ = ["load", "read_entries", "reading", "save"]
 
 _TREE = "teletensor.tree"
+_ORDERED = "teletensor.ordered"  # of a flat OrderedDict of tensors: the _metadata of a state_dict, or null
 _MAX_DEPTH = 200
 
 _File = str | bytes | os.PathLike[str] | os.PathLike[bytes] | IO[bytes]
@@ -64,11 +66,13 @@ def save(obj: Any, f: _File, metadata: Mapping[str, str] | None = None) -> None:
     entries: dict[str, Entry] = {}
     header_text = {"format": "pt", **(metadata or {})}
     for key, value in header_text.items():
-        if not isinstance(key, str) or not isinstance(value, str) or key == _TREE:
+        if not isinstance(key, str) or not isinstance(value, str) or key in (_TREE, _ORDERED):
             raise TypeError("save: the keys and values of metadata must be text, and no key may be "
-                            "" + repr(_TREE))
+                            f"{_TREE!r} or {_ORDERED!r}")
     if _is_plain(obj):
         entries = {name: _entry(value, name) for name, value in obj.items()}
+        if isinstance(obj, OrderedDict):
+            header_text[_ORDERED] = json.dumps(_versions(obj), separators=(",", ":"))
     else:
         tree = _pack(obj, "", entries, {}, 0)
         header_text[_TREE] = json.dumps(tree, separators=(",", ":"))
@@ -86,6 +90,29 @@ def _is_plain(obj: Any) -> bool:
     )
 
 
+def _versions(ordered: Any) -> dict[str, dict[str, int]] | None:
+    """The versions of modules that a state_dict has; None if the dict is no state_dict."""
+    versions: Any = getattr(ordered, "_metadata", None)
+    return dict(versions) if _are_versions(versions) else None
+
+
+def _are_versions(versions: Any) -> bool:
+    return isinstance(versions, Mapping) and all(
+        isinstance(path, str) and isinstance(own, Mapping) and set(own) <= {"version"}
+        and all(type(version) is int for version in own.values())
+        for path, own in versions.items()
+    )
+
+
+def _ordered(items: Any, versions: Any) -> OrderedDict[Any, Any]:
+    made: Any = OrderedDict(items)
+    if versions is not None:
+        if not _are_versions(versions):
+            raise _damaged_tree()
+        made._metadata = OrderedDict(versions)
+    return made  # type: ignore[no-any-return]
+
+
 def _entry(value: Any, path: str) -> Entry:
     """The entry to be written for a tensor, for one in another file, or for a NumPy array."""
     if isinstance(value, Tensor):
@@ -94,7 +121,7 @@ def _entry(value: Any, path: str) -> Entry:
     if isinstance(value, np.ndarray):
         name = name_of(value.dtype)
         if name is None:
-            raise TypeError(f"save: {path or 'the object'} is an array of {value.dtype}")
+            raise TypeError(f"save: {path or 'the object'} is an array of {value.dtype}{_taken()}")
         return Entry(name, value.shape, lambda: value)
     if value.repeats:
         raise ValueError(f"save: {path or 'the tensor'} of shape {value.shape} has more elements than its "
@@ -127,19 +154,28 @@ def _pack(
         return _pack(value, f"{path}.{key}" if path else str(key), entries, seen, depth + 1)
 
     if isinstance(obj, Mapping):
-        if all(isinstance(key, str) and not key.startswith("$") for key in obj):
+        ordered = type(obj) is OrderedDict
+        if not ordered and all(isinstance(key, str) and not key.startswith("$") for key in obj):
             return {key: below(key, value) for key, value in obj.items()}
         for key in obj:
             if key is not None and not isinstance(key, (bool, int, float, str)):
-                raise TypeError(f"save: a key of {path or 'the dict'} is {type(key).__name__}")
-        return {"$dict": [[key, below(key, value)] for key, value in obj.items()]}
+                raise TypeError(f"save: a key of {path or 'the dict'} is {type(key).__name__}; save takes "
+                                "text, numbers, booleans and None as keys")
+        pairs = [[key, below(key, value)] for key, value in obj.items()]
+        return {"$ordered": [pairs, _versions(obj)]} if ordered else {"$dict": pairs}
     if isinstance(obj, list):
         return [below(i, value) for i, value in enumerate(obj)]
     for mark, form in _FORMS.items():
         if isinstance(obj, form.kind):
             return {mark: _pack(form.parts(obj), path, entries, seen, depth)}
-    hint = "; save its state_dict()" if hasattr(obj, "state_dict") else ""
+    hint = "; save its state_dict()" if hasattr(obj, "state_dict") else _taken()
     raise TypeError(f"save: {path or 'the object'} is {type(obj).__name__}{hint}")
+
+
+def _taken() -> str:
+    return ("; save takes tensors, NumPy arrays of numbers, and trees of dicts, lists, tuples and sets of "
+            "them, with numbers, text, bytes, booleans, None, paths, argparse namespaces, dtypes, devices "
+            "and sizes")
 
 
 # ---------------------------------------------------------------- types that JSON does not have
@@ -274,7 +310,10 @@ class _Source:
             return _torch_files.read_legacy(self.file, self.size, maker)
         metadata, entries = _safetensors.read(self.file, self.size)
         if _TREE not in metadata:
-            return {name: maker.tensor(stored, False) for name, stored in entries.items()}
+            made = {name: maker.tensor(stored, False) for name, stored in entries.items()}
+            if _ORDERED not in metadata:
+                return made
+            return _ordered(made, _safetensors.parse(metadata[_ORDERED]))
         return _Tree(entries, maker).unpack(_safetensors.parse(metadata[_TREE]), 0)
 
     def _shards(self, maker: AsStored) -> dict[str, Any]:
@@ -329,10 +368,10 @@ class _Tree:
             if not isinstance(value, str) or value not in self._entries:
                 raise _damaged_tree()
             return self._tensor(value) if mark == "$" else self._entries[value].array()
-        if mark == "$dict" and isinstance(value, list) and all(
-                isinstance(pair, list) and len(pair) == 2 and not isinstance(pair[0], (list, dict))
-                for pair in value):
-            return {key: self.unpack(each, depth + 1) for key, each in value}
+        if mark == "$dict":
+            return dict(self._pairs(value, depth))
+        if mark == "$ordered" and isinstance(value, list) and len(value) == 2:
+            return _ordered(self._pairs(value[0], depth), value[1])
         form = _FORMS.get(mark)
         parts = self.unpack(value, depth + 1)
         if form is None or not isinstance(parts, form.made_of):
@@ -341,6 +380,13 @@ class _Tree:
             return form.make(parts)
         except (KeyError, RuntimeError, TypeError, ValueError):
             raise _damaged_tree() from None
+
+    def _pairs(self, pairs: Any, depth: int) -> list[tuple[Any, Any]]:
+        if not isinstance(pairs, list) or not all(
+                isinstance(pair, list) and len(pair) == 2 and not isinstance(pair[0], (list, dict))
+                for pair in pairs):
+            raise _damaged_tree()
+        return [(key, self.unpack(each, depth + 1)) for key, each in pairs]
 
     def _tensor(self, name: str) -> Any:
         if name not in self._made:

@@ -3,6 +3,7 @@ called."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,6 +63,10 @@ def to_torch(obj: Any) -> Any:
 def _map(obj: Any, kind: Any, convert: Any) -> Any:
     if isinstance(obj, kind):
         return convert(obj)
+    if isinstance(obj, OrderedDict):  # a state_dict has the versions of the modules in an attribute
+        made = OrderedDict((key, _map(value, kind, convert)) for key, value in obj.items())
+        vars(made).update(vars(obj))
+        return made
     if isinstance(obj, Mapping):
         return {key: _map(value, kind, convert) for key, value in obj.items()}
     if isinstance(obj, tuple) and hasattr(obj, "_fields"):

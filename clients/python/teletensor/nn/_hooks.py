@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .._core import Tensor
@@ -25,15 +25,15 @@ _next_id = itertools.count()
 class RemovableHandle:
     """Removes a hook, by `remove()` or at the end of a `with` block."""
 
-    def __init__(self, hooks: OrderedDict[int, Any]) -> None:
+    def __init__(self, *hooks: dict[int, Any]) -> None:
         self.id = next(_next_id)
-        self._hooks: OrderedDict[int, Any] | None = hooks
+        self._hooks = hooks  # the dict of the hook, and those of facts about it
 
     def remove(self) -> None:
         """Removes the hook; a second call does nothing."""
-        if self._hooks is not None:
-            self._hooks.pop(self.id, None)
-            self._hooks = None
+        for hooks in self._hooks:
+            hooks.pop(self.id, None)
+        self._hooks = ()
 
     def __enter__(self) -> RemovableHandle:
         return self
@@ -110,7 +110,7 @@ class _Passage:
                 of_outputs[i] = g
             found: tuple[Any, ...] = tuple(of_outputs)
             for pre_hook in (*every.backward_before.values(), *self.hooks.backward_before.values()):
-                changed = pre_hook[0](self.module, found)
+                changed = pre_hook(self.module, found)
                 if changed is not None:
                     found = changed if isinstance(changed, tuple) else (changed,)
                     if len(found) != count:
@@ -130,7 +130,7 @@ class _Passage:
             return None
         found, changed_any = of_inputs, False
         for hook in (*every.backward_after.values(), *self.hooks.backward_after.values()):
-            changed = hook[0](self.module, found, self.of_outputs)
+            changed = hook(self.module, found, self.of_outputs)
             if changed is None:
                 continue
             if not self.has_inputs:
@@ -148,10 +148,12 @@ class Hooks:
     """The hooks of one module, or of all modules. Created when the first hook is registered."""
 
     def __init__(self) -> None:
-        self.backward_before: OrderedDict[int, tuple[Callable[..., Any]]] = OrderedDict()
-        self.backward_after: OrderedDict[int, tuple[Callable[..., Any]]] = OrderedDict()
-        self.before: OrderedDict[int, tuple[Callable[..., Any], bool]] = OrderedDict()
-        self.after: OrderedDict[int, tuple[Callable[..., Any], bool, bool]] = OrderedDict()
+        self.backward_before: OrderedDict[int, Callable[..., Any]] = OrderedDict()
+        self.backward_after: OrderedDict[int, Callable[..., Any]] = OrderedDict()
+        self.before: OrderedDict[int, Callable[..., Any]] = OrderedDict()
+        self.after: OrderedDict[int, Callable[..., Any]] = OrderedDict()
+        self.with_kwargs: OrderedDict[int, bool] = OrderedDict()  # the hooks that receive kwargs
+        self.always: OrderedDict[int, bool] = OrderedDict()  # the hooks that are called after an error, too
         self.compiled: Any = None  # the compiled module, after Module.compile()
 
     def __bool__(self) -> bool:
@@ -161,12 +163,21 @@ class Hooks:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "compiled": None}
 
-    @staticmethod
     def add(
-        hooks: OrderedDict[int, Any], entry: tuple[Any, ...], prepend: bool
+        self,
+        hooks: OrderedDict[int, Callable[..., Any]],
+        hook: Callable[..., Any],
+        *,
+        prepend: bool = False,
+        with_kwargs: bool = False,
+        always_call: bool = False,
     ) -> RemovableHandle:
-        handle = RemovableHandle(hooks)
-        hooks[handle.id] = entry
+        handle = RemovableHandle(hooks, self.with_kwargs, self.always)
+        hooks[handle.id] = hook
+        if with_kwargs:
+            self.with_kwargs[handle.id] = True
+        if always_call:
+            self.always[handle.id] = True
         if prepend:
             hooks.move_to_end(handle.id, last=False)
         return handle
@@ -181,39 +192,47 @@ class Hooks:
                 self.compiled = compiled
         called: set[int] = set()
         try:
-            for pre_hook, with_kwargs in (*every.before.values(), *self.before.values()):
-                if with_kwargs:
-                    changed = pre_hook(module, args, kwargs)
-                    if changed is not None:
-                        if not (isinstance(changed, tuple) and len(changed) == 2):
-                            raise RuntimeError(
-                                "a forward pre-hook with kwargs must return None or "
-                                f"(args, kwargs), not {type(changed).__name__}"
-                            )
-                        args, kwargs = changed
-                else:
-                    changed = pre_hook(module, args)
-                    if changed is not None:
-                        args = changed if isinstance(changed, tuple) else (changed,)
+            args, kwargs = self._call_before(module, args, kwargs)
             passage = None
             if any(each.backward_before or each.backward_after for each in (every, self)):
                 passage = _Passage(self, module)
                 args = passage.inputs(args)
             result = module.forward(*args, **kwargs)
-            for key, (hook, with_kwargs, _) in (*every.after.items(), *self.after.items()):
+            for key, hook, with_kwargs in self._each("after"):
                 called.add(key)
-                if with_kwargs:
-                    changed = hook(module, args, kwargs, result)
-                else:
-                    changed = hook(module, args, result)
+                changed = hook(module, args, kwargs, result) if with_kwargs else hook(module, args, result)
                 if changed is not None:
                     result = changed
             return result if passage is None else passage.outputs(result)
         except BaseException:
-            for key, (hook, with_kwargs, always) in (*every.after.items(), *self.after.items()):
-                if always and key not in called:
+            for key, hook, with_kwargs in self._each("after"):
+                if key not in called and (key in self.always or key in every.always):
                     hook(module, args, kwargs, None) if with_kwargs else hook(module, args, None)
             raise
+
+    def _each(self, kind: str) -> Iterator[tuple[int, Callable[..., Any], bool]]:
+        """Yields the key and the function of each hook of a kind, and whether it receives kwargs."""
+        for hooks in (every, self):
+            for key, hook in tuple(getattr(hooks, kind).items()):
+                yield key, hook, key in hooks.with_kwargs
+
+    def _call_before(
+        self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        for _, hook, with_kwargs in self._each("before"):
+            changed = hook(module, args, kwargs) if with_kwargs else hook(module, args)
+            if changed is None:
+                continue
+            if not with_kwargs:
+                args = changed if isinstance(changed, tuple) else (changed,)
+            elif isinstance(changed, tuple) and len(changed) == 2:
+                args, kwargs = changed
+            else:
+                raise RuntimeError(
+                    "a forward pre-hook with kwargs must return None or "
+                    f"(args, kwargs), not {type(changed).__name__}"
+                )
+        return args, kwargs
 
 
 every = Hooks()  # the hooks for all modules
@@ -222,7 +241,7 @@ every = Hooks()  # the hooks for all modules
 def register_module_forward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
     """Calls `hook(module, args)` before the forward of every module, before the module's own hooks; a
     result that is not None replaces the arguments."""
-    return every.add(every.before, (hook, False), False)
+    return every.add(every.before, hook)
 
 
 def register_module_forward_hook(
@@ -230,17 +249,17 @@ def register_module_forward_hook(
 ) -> RemovableHandle:
     """Calls `hook(module, args, result)`, or with with_kwargs `hook(module, args, kwargs, result)`, after
     the forward of every module; a result that is not None replaces the module's result."""
-    return every.add(every.after, (hook, with_kwargs, always_call), False)
+    return every.add(every.after, hook, with_kwargs=with_kwargs, always_call=always_call)
 
 
 def register_module_full_backward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
     """Calls `hook(module, grad_output)` before the backward of every module."""
-    return every.add(every.backward_before, (hook,), False)
+    return every.add(every.backward_before, hook)
 
 
 def register_module_full_backward_hook(hook: Callable[..., Any]) -> RemovableHandle:
     """Calls `hook(module, grad_input, grad_output)` for every module when these gradients are known."""
-    return every.add(every.backward_after, (hook,), False)
+    return every.add(every.backward_after, hook)
 
 
 register_module_backward_hook = register_module_full_backward_hook

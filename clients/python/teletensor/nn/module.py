@@ -8,14 +8,14 @@ any attribute.
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar, overload
 
 from .. import _api as tt
 from .._tensors.tensor import Tensor
 from ._hooks import Hooks, RemovableHandle, every
-from ._state import IncompatibleKeys, load_state, save_state
+from ._private_names import PrivateNames
+from ._state import IncompatibleKeys, StateHooks, load_own, load_state, save_own, save_state
 from .parameter import Buffer, Parameter
 
 __all__ = ["Module"]
@@ -54,7 +54,7 @@ class _Registered(MutableMapping[str, Any]):
         return repr(dict(self))
 
 
-class Module:
+class Module(PrivateNames):
     """Base class of all neural networks: it registers parameters, buffers and submodules that are assigned
     to it.
 
@@ -74,7 +74,8 @@ class Module:
     """
 
     training: bool
-    _state_hooks: dict[str, OrderedDict[int, Callable[..., Any]]] | None = None
+    _version: int = 1  # of the layout of the state, which state_dict() writes into its metadata
+    _state_hooks: StateHooks | None = None
     _hooks: Hooks | None = None
     _parameter_names: dict[str, Any]
     _buffer_names: dict[str, bool]  # name -> whether the buffer is part of state_dict
@@ -95,6 +96,13 @@ class Module:
         if not self._hooks and not every:
             return self.forward(*args, **kwargs)
         return (self._hooks or Hooks()).call(self, args, kwargs)
+
+    _call_impl = __call__
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls._call_impl is not Module._call_impl and cls.__call__ is Module.__call__:
+            cls.__call__ = _through_call_impl  # type: ignore[method-assign]
 
     # ---- registration
 
@@ -496,7 +504,7 @@ class Module:
         """Calls `hook(module, args)` before forward; a result that is not None replaces the arguments. With
         with_kwargs it calls `hook(module, args, kwargs)`, which returns (args, kwargs)."""
         hooks = self._own_hooks()
-        return hooks.add(hooks.before, (hook, with_kwargs), prepend)
+        return hooks.add(hooks.before, hook, prepend=prepend, with_kwargs=with_kwargs)
 
     def register_forward_hook(
         self,
@@ -510,7 +518,8 @@ class Module:
         result. With with_kwargs it calls `hook(module, args, kwargs, result)`. With always_call the hook is
         also called, with None as result, if forward raised."""
         hooks = self._own_hooks()
-        return hooks.add(hooks.after, (hook, with_kwargs, always_call), prepend)
+        options = {"prepend": prepend, "with_kwargs": with_kwargs, "always_call": always_call}
+        return hooks.add(hooks.after, hook, **options)
 
     def register_full_backward_hook(
         self, hook: Callable[..., Any], prepend: bool = False
@@ -518,7 +527,7 @@ class Module:
         """Calls `hook(module, grad_input, grad_output)` when the gradients of the module's positional
         tensor arguments are known; a result that is not None replaces grad_input."""
         hooks = self._own_hooks()
-        return hooks.add(hooks.backward_after, (hook,), prepend)
+        return hooks.add(hooks.backward_after, hook, prepend=prepend)
 
     register_backward_hook = register_full_backward_hook
 
@@ -528,7 +537,7 @@ class Module:
         """Calls `hook(module, grad_output)` when the gradients of the module's outputs are known, before
         its backward; a result that is not None replaces grad_output."""
         hooks = self._own_hooks()
-        return hooks.add(hooks.backward_before, (hook,), prepend)
+        return hooks.add(hooks.backward_before, hook, prepend=prepend)
 
     def _own_hooks(self) -> Hooks:
         if self._hooks is None:
@@ -539,32 +548,46 @@ class Module:
 
     # ---- state
 
-    def _state_hook(self, kind: str, hook: Callable[..., Any]) -> RemovableHandle:
+    def _own_state_hooks(self) -> StateHooks:
         if self._state_hooks is None:
-            kinds = ("save_pre", "save_post", "load_pre", "load_post")
-            self.__dict__["_state_hooks"] = {name: OrderedDict() for name in kinds}
-        assert self._state_hooks is not None
-        handle = RemovableHandle(self._state_hooks[kind])
-        self._state_hooks[kind][handle.id] = hook
-        return handle
+            self.__dict__["_state_hooks"] = StateHooks()
+        hooks = self._state_hooks
+        assert hooks is not None
+        return hooks
 
     def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Calls hook(module, prefix, keep_vars) before state_dict() collects the state of this module."""
-        return self._state_hook("save_pre", hook)
+        hooks = self._own_state_hooks()
+        return hooks.add(hooks.save_before, hook)
 
     def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Calls hook(module, state_dict, prefix, local_metadata) after state_dict() has collected the
         state; it may change the dictionary in place."""
-        return self._state_hook("save_post", hook)
+        hooks = self._own_state_hooks()
+        return hooks.add(hooks.save_after, hook)
 
     def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Calls hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys,
         error_msgs) before load_state_dict; it may change the dictionary, which is a copy."""
-        return self._state_hook("load_pre", hook)
+        hooks = self._own_state_hooks()
+        return hooks.add(hooks.load_before, hook)
 
     def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Calls hook(module, incompatible_keys) after load_state_dict."""
-        return self._state_hook("load_post", hook)
+        hooks = self._own_state_hooks()
+        return hooks.add(hooks.load_after, hook)
+
+    def _register_state_dict_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """As register_state_dict_post_hook, but a result that is not None replaces the dictionary."""
+        hooks = self._own_state_hooks()
+        return hooks.add(hooks.save_after, hook, special=True)
+
+    def _register_load_state_dict_pre_hook(
+        self, hook: Callable[..., Any], with_module: bool = False
+    ) -> RemovableHandle:
+        """As register_load_state_dict_pre_hook; the hook receives the module only if with_module."""
+        hooks = self._own_state_hooks()
+        return hooks.add(hooks.load_before, hook, special=not with_module)
 
     def get_extra_state(self) -> Any:
         """Returns state to be stored by state_dict() in addition to tensors. A subclass that defines this
@@ -575,16 +598,45 @@ class Module:
         """Restores a result of get_extra_state()."""
         raise RuntimeError("set_extra_state() is not defined by this module")
 
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Adds the state of this module without those below it; state_dict() calls it for each module."""
+        save_own(self, destination, prefix, keep_vars)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Loads the state of this module without those below it; load_state_dict() calls it for each
+        module with a dictionary that it may change. `local_metadata` has the module's `_version` when the
+        state was saved, if that is known."""
+        load_own(self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys,
+                 error_msgs)
+
     def state_dict(
         self,
-        *,
-        destination: dict[str, Tensor] | None = None,
+        *args: Any,
+        destination: dict[str, Any] | None = None,
         prefix: str = "",
         keep_vars: bool = False,
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Any]:
         """Parameters and persistent buffers by dotted name. They share memory with those of the module
-        (clone them to keep a copy); without keep_vars they are detached."""
-        return save_state(self, {} if destination is None else destination, prefix, keep_vars)
+        (clone them to keep a copy); without keep_vars they are detached. The result is an OrderedDict whose
+        `_metadata` has the `_version` of each module."""
+        for name, value in zip(("destination", "prefix", "keep_vars"), args, strict=False):
+            if name == "destination":
+                destination = value if destination is None else destination
+            elif name == "prefix":
+                prefix = prefix or value
+            else:
+                keep_vars = keep_vars or value
+        state: dict[str, Any] = save_state(self, destination, prefix, keep_vars)
+        return state
 
     def load_state_dict(
         self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False
@@ -592,7 +644,7 @@ class Module:
         """Copies the values of a state_dict into this module's parameters and buffers.
 
         With `assign` the given tensors themselves become the parameters. RuntimeError names every missing
-        and unexpected key (only if `strict`) and every shape that differs; in that case nothing has been
+        and unexpected key (only if `strict`) and every shape that differs; the other tensors have been
         copied. Returns the missing and unexpected keys.
         """
         return load_state(self, state_dict, strict, assign)
@@ -618,6 +670,11 @@ class Module:
         elif head or below:
             text += "\n  " + "\n  ".join(itertools.chain(head, below)) + "\n"
         return text + ")"
+
+
+def _through_call_impl(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls a module whose class overrides `_call_impl`."""
+    return self._call_impl(*args, **kwargs)
 
 
 def _indent(text: str, spaces: int) -> str:

@@ -31,6 +31,7 @@ class _NormBase(Module):
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
     _ranks: tuple[int, ...]
+    _version = 2  # since version 2 of the state there is num_batches_tracked
 
     def _build(
         self,
@@ -76,6 +77,15 @@ class _NormBase(Module):
             init.ones_(self.weight)
         if self.bias is not None:
             init.zeros_(self.bias)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *rest: Any
+    ) -> None:
+        version = local_metadata.get("version")
+        if self.track_running_stats and (version is None or version < 2):
+            count = self.num_batches_tracked
+            state_dict.setdefault(f"{prefix}num_batches_tracked", tt.tensor(0) if count is None else count)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
     def extra_repr(self) -> str:
         return (
@@ -247,6 +257,26 @@ class _InstanceNorm(_NormBase):
     ) -> None:
         super().__init__()
         self._build(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool,
+        missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
+    ) -> None:
+        # Version 1 has no running statistics unless track_running_stats is True.
+        keys = [prefix + name for name in ("running_mean", "running_var") if prefix + name in state_dict]
+        if keys and local_metadata.get("version") is None and not self.track_running_stats:
+            kind, names = type(self).__name__, " and ".join(f'"{key}"' for key in keys)
+            error_msgs.append(
+                f"Unexpected running stats buffer(s) {names} for {kind} with track_running_stats=False. If "
+                f"state_dict is a checkpoint saved before 0.4.0, this may be expected because {kind} does "
+                "not track running stats by default since 0.4.0. Please remove these keys from state_dict. "
+                "If the running stats are actually needed, instead set track_running_stats=True in "
+                f"{kind} to enable them. See the documentation of {kind} for details."
+            )
+            for key in keys:
+                del state_dict[key]
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys,
+                                      unexpected_keys, error_msgs)
 
     def forward(self, input: Tensor) -> Tensor:
         rank = self._ranks[0]

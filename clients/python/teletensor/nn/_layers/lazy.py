@@ -114,7 +114,6 @@ class _Lazy(LazyModuleMixin, Module):
                 self.register_buffer(name, made)
             else:
                 self.register_parameter(name, made)
-        self.__dict__["_loading"] = self.register_load_state_dict_pre_hook(_take_shapes)
 
     def _size(self, input: Tensor) -> int:
         return int(input.size(self._dim))
@@ -136,7 +135,6 @@ class _Lazy(LazyModuleMixin, Module):
                     old.materialize(new.shape)
                     own: Any = old
                     own.copy_(new)
-        self.__dict__.pop("_loading").remove()
         known = {*self._tensors, *(k for k in self.__dict__ if k.startswith("_"))}
         self.__dict__.update({k: v for k, v in made.__dict__.items() if k not in known})
         for name, persistent in made._buffer_names.items():
@@ -152,18 +150,23 @@ class _Lazy(LazyModuleMixin, Module):
             self._become(self._size(args[0]))
         return self(*args, **kwargs)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Takes the shapes from a state_dict that is loaded, unless it is that of a lazy module, whose
+        shapes are unknown."""
+        for name in self._telling:
+            given = state_dict.get(prefix + name)
+            if isinstance(given, Tensor) and not isinstance(given, UninitializedTensorMixin):
+                self._become(self._size_of_weight(tuple(given.shape)))
+                own: Any = self  # which is an ordinary module now, whose class may load in its own way
+                own._load_from_state_dict(state_dict, prefix, *rest)
+                return
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def _size_of_weight(self, shape: tuple[int, ...]) -> int:
+        raise NotImplementedError
+
     def reset_parameters(self) -> None:
         """Sets new random initial values if the parameters have their shapes."""
-
-
-def _take_shapes(module: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """Takes the shapes from a state_dict that is loaded, unless it is that of a lazy module, whose shapes
-    are unknown."""
-    for name in module._telling:
-        given = state.get(prefix + name)
-        if isinstance(given, Tensor) and not isinstance(given, UninitializedTensorMixin):
-            module._become(module._size_of_weight(tuple(given.shape)))
-            return
 
 
 class LazyLinear(_Lazy):
@@ -251,7 +254,7 @@ class _LazyNorm(_Lazy):
 
 def _made(base: type[_Lazy], kind: type[Module], what: str) -> Any:
     text = f"{kind.__name__} with {what} from the first input."
-    space = {"_becomes": kind, "__module__": __name__, "__doc__": text}
+    space = {"_becomes": kind, "_version": kind._version, "__module__": __name__, "__doc__": text}
     return type(f"Lazy{kind.__name__}", (base,), space)
 
 

@@ -67,7 +67,7 @@ def _own_parameter(module: Module, name: str, title: str) -> Parameter:
 
 def _find(module: Module, kind: type[_Hook], name: str) -> tuple[int, _Hook] | None:
     """The hook of this type among the module's forward pre-hooks, and its key."""
-    for key, (hook, _) in module._own_hooks().before.items():
+    for key, hook in module._own_hooks().before.items():
         if isinstance(hook, kind) and hook.name == name:
             return key, hook
     return None

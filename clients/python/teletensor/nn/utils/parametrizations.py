@@ -36,9 +36,19 @@ class _WeightNorm(Module):
 
 def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Module:
     """Parametrizes weight = g * v / |v|, with the norm (original0) and the direction (original1) as
-    separate parameters; there is one norm for each index of `dim`, or a single one if it is None. Source:
-    Salimans, Kingma 2016."""
-    return parametrize.register_parametrization(module, name, _WeightNorm(dim), unsafe=True)
+    separate parameters; there is one norm for each index of `dim`, or a single one if it is None. A state
+    of the older `nn.utils.weight_norm` (weight_g, weight_v) can be loaded, too. Source: Salimans, Kingma
+    2016."""
+    parametrized = parametrize.register_parametrization(module, name, _WeightNorm(dim), unsafe=True)
+
+    def take_older_names(state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        older = f"{prefix}{name}_g", f"{prefix}{name}_v"
+        if all(key in state_dict for key in older):
+            for i, key in enumerate(older):
+                state_dict[f"{prefix}parametrizations.{name}.original{i}"] = state_dict.pop(key)
+
+    module._register_load_state_dict_pre_hook(take_older_names)
+    return parametrized
 
 
 class _SpectralNorm(Module):

@@ -291,7 +291,7 @@ def _dim_of(t: Tensor, dim: int) -> int:
 def _find(module: Module, name: str | None) -> tuple[int, BasePruningMethod] | None:
     """The pruning method of a tensor of the module (of the named one, if a name is given), and its key
     among the hooks."""
-    for key, (hook, _) in module._own_hooks().before.items():
+    for key, hook in module._own_hooks().before.items():
         if isinstance(hook, BasePruningMethod) and name in (None, hook._tensor_name):
             return key, hook
     return None
