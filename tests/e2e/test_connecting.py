@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import re
 import socket
 import subprocess
@@ -351,6 +352,58 @@ def test_serve_without_a_binary(tmp_path):
                "sys.exit(cli.main(['serve']))")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and done.stderr.startswith("teletensor serve: ") and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("setting", ["TELETENSOR_TOKEN_FILE", "TELETENSOR_CA", "TELETENSOR_CERT", "TELETENSOR_KEY"])
+def test_a_file_that_is_not_there(tt, setting, monkeypatch, tmp_path):
+    missing = str(tmp_path / "nothing")
+    cure = "teletensor token create NAME --output" if setting == "TELETENSOR_TOKEN_FILE" else "`teletensor cert`"
+    monkeypatch.setenv(setting, missing)
+    with pytest.raises(FileNotFoundError) as found:
+        tt.connect("127.0.0.1:1")
+    assert f"{setting} names {missing}, which cannot be read (No such file" in str(found.value)
+    assert cure in str(found.value)
+    last = doctor("127.0.0.1:1").stdout.splitlines()[-1]
+    assert last.startswith(f"FAIL  files: {setting} names {missing}") and cure in last
+    monkeypatch.setenv(setting, "")
+    if setting == "TELETENSOR_CA":
+        with pytest.raises(FileNotFoundError, match=f"^ca= names {missing}, which"):
+            tt.connect("127.0.0.1:1", ca=missing)
+    with pytest.raises(IsADirectoryError, match="^cert= names .*, which cannot be read"):
+        tt.connect("127.0.0.1:1", cert=(tmp_path, tmp_path))
+
+
+def test_a_certificate_is_a_pair(tt):
+    for cert in ("server.pem", b"server.pem", pathlib.Path("server.pem"), ("server.pem",)):
+        with pytest.raises(TypeError, match=r"^cert: expected a pair of paths, \(certificate, key\), not "):
+            tt.connect("127.0.0.1:1", cert=cert)
+
+
+@pytest.mark.parametrize("blanks", [" {}", "{}\n", "\t{} \r\n"])
+def test_blanks_around_an_address(shared_daemon, monkeypatch, blanks):
+    import teletensor
+
+    address = blanks.format(shared_daemon.unix)
+    with teletensor.connect(address) as session:
+        assert session.devices
+    monkeypatch.setenv("TELETENSOR_ADDRESS", address)
+    with teletensor.connect() as session:
+        assert session.devices
+
+
+def test_an_address_without_a_port(tt):
+    with pytest.raises(ValueError, match="address 'localhost': expected host:port .*such as localhost:7420"):
+        tt.connect("localhost")
+
+
+def test_grpc_writes_nothing_about_a_failed_handshake(start_daemon, authority, tmp_path):
+    daemon = start_daemon(*tls_flags(authority))
+    (tmp_path / "ca.pem").write_text("no certificate")
+    for ca in (tmp_path / "ca.pem", ""):
+        code = f"import teletensor as tt\ntt.connect('tls://localhost:{port_of(daemon)}', token='x', ca={str(ca)!r})"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 1 and done.stderr.startswith("Traceback"), done.stderr
+        assert "SessionLostError" in done.stderr
 
 
 def test_the_daemons_binary_is_needed_without_an_address(tmp_path):

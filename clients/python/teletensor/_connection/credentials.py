@@ -22,10 +22,11 @@ from .notices import tell
 if TYPE_CHECKING:
     import grpc
 
-__all__ = ["Credentials", "credentials_of", "token_file_warning"]
+__all__ = ["Credentials", "checked_address", "credentials_of", "token_file_warning"]
 
 Path = str | os.PathLike[str]
-_EXPECTED = "expected host:port (1 to 65535), tls://host:port, unix:/path or a path"
+_EXPECTED = ("expected host:port (such as localhost:7420; a port is 1 to 65535), tls://host:port, "
+             "unix:/path or a path")
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,9 @@ def _token(given: str | None) -> tuple[str | None, str]:
         given, source = os.environ.get("TELETENSOR_TOKEN"), "TELETENSOR_TOKEN"
     path = os.environ.get("TELETENSOR_TOKEN_FILE")
     if given is None and path:
-        given, source = pathlib.Path(path).read_text(encoding="ascii", errors="replace"), path
+        contents = _contents(path, "TELETENSOR_TOKEN_FILE", "`teletensor token create NAME --output FILE` "
+                             "of the administrator writes one")
+        given, source = contents.decode("ascii", errors="replace"), path
         _warn_of(path)
     if given is not None and not isinstance(given, str):
         raise TypeError("token: expected a str")
@@ -157,10 +160,22 @@ def _scheme(scheme: str, rest: str) -> str:
             f"machine) or tls://{place}")
 
 
+def _contents(path: str, setting: str, cure: str) -> bytes:
+    try:
+        return pathlib.Path(path).read_bytes()
+    except OSError as error:
+        raise type(error)(f"{setting} names {path}, which cannot be read ({error.strerror}): "
+                          f"{cure}") from None
+
+
 def _pem(given: Path | None, variable: str) -> tuple[bytes | None, str]:
     """Returns the text of a PEM file and the name of the file."""
     path = os.fspath(given) if given is not None else os.environ.get(variable)
-    return (pathlib.Path(path).read_bytes(), path) if path else (None, "")
+    if not path:
+        return None, ""
+    setting = variable if given is None else "ca=" if variable == "TELETENSOR_CA" else "cert="
+    cure = "`teletensor cert` writes ca.pem, and certificates with their keys"
+    return _contents(path, setting, cure), path
 
 
 def _why_tls(address: str, ca_file: str, certificate_file: str) -> str | None:
@@ -175,6 +190,14 @@ def _why_tls(address: str, ca_file: str, certificate_file: str) -> str | None:
     return f"the certificate {certificate_file}" if certificate_file else None
 
 
+def checked_address(address: str) -> str:
+    """Returns the address with "unix:" before a path. ValueError if it has none of the forms."""
+    if address.startswith("/"):
+        address = "unix:" + address
+    _check(address)
+    return address
+
+
 def credentials_of(address: str, token: str | None = None, ca: Path | None = None,
                    cert: tuple[Path, Path] | None = None) -> Credentials:
     """The credentials for "host:port", "tls://host:port", "unix:/path" or a path.
@@ -182,10 +205,10 @@ def credentials_of(address: str, token: str | None = None, ca: Path | None = Non
     A file that is not given is taken from TELETENSOR_CA, TELETENSOR_CERT or TELETENSOR_KEY; "" means no
     file.
     """
+    address = checked_address(address)
+    if cert is not None and (isinstance(cert, (str, bytes, os.PathLike)) or len(cert) != 2):
+        raise TypeError(f"cert: expected a pair of paths, (certificate, key), not {cert!r}")
     token, source = _token(token)
-    if address.startswith("/"):
-        address = "unix:" + address
-    _check(address)
     if address.startswith("unix:"):
         path = os.fsencode(address.removeprefix("unix:"))
         return Credentials("unix:" + urllib.parse.quote(path), False, token, token_source=source)

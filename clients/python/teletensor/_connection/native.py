@@ -21,6 +21,8 @@ __all__ = ["NativeTransport", "wire"]
 @functools.cache
 def wire() -> _core.Wire:
     """The native library, which is next to _core. CallError if it is not built or cannot be loaded."""
+    # Otherwise gRPC writes lines about a failed handshake to stderr. Errors tell its cause (`reach`).
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     core = pathlib.Path(_core.__file__)
     places = [pathlib.Path(__file__).parents[1], core.parent, pathlib.Path(os.path.realpath(core)).parent]
     for place in places:

@@ -746,8 +746,8 @@ def set_strict(on: bool = True) -> None:
 
 def place_of(address: str | os.PathLike[str] | None) -> str:
     """The address that connect() uses for this argument."""
-    address = os.fsdecode(address) if address is not None else None
-    address = address or os.environ.get("TELETENSOR_ADDRESS")
+    address = os.fsdecode(address).strip() if address is not None else None
+    address = address or os.environ.get("TELETENSOR_ADDRESS", "").strip()
     if not address:
         own = _daemon.runtime_dir() / "teletensor.sock"
         try:

@@ -11,7 +11,12 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from .. import _core, _functions
-from .._connection.credentials import Credentials, credentials_of, token_file_warning
+from .._connection.credentials import (
+    Credentials,
+    checked_address,
+    credentials_of,
+    token_file_warning,
+)
 from .._connection.daemon import find_daemon, runtime_dir
 from .._connection.reach import Fault, steps
 from .._connection.transport import CallError
@@ -29,10 +34,21 @@ class _Place(NamedTuple):
 
     address: str
     source: str  # the setting that names the address
-    credentials: Credentials
 
     def __str__(self) -> str:
         return f"{self.address} ({self.source})"
+
+
+class _Files(NamedTuple):
+    """The files of the token, the authority and the client's certificate, which have been read."""
+
+    credentials: Credentials
+
+    def __str__(self) -> str:
+        c = self.credentials
+        names = [c.token_source if os.path.exists(c.token_source) else "", c.ca_file,
+                 *(c.certificate_files or ())]
+        return ", ".join(filter(None, names)) or "none"
 
 
 def doctor(args: argparse.Namespace) -> int:
@@ -46,8 +62,9 @@ def doctor(args: argparse.Namespace) -> int:
         report.add("teletensord binary", find_daemon)
     report.add("runtime folder", runtime_dir)
     place = report.add("address", lambda: _place(args.address))
-    if place is not None:
-        for name, look in [*steps(place.credentials), ("token", lambda: _token(place.credentials)),
+    files = place and report.add("files", lambda: _Files(credentials_of(place.address)))
+    if place is not None and files is not None:
+        for name, look in [*steps(files.credentials), ("token", lambda: _token(files.credentials)),
                            ("session", lambda: _session(place.address))]:
             if report.add(name, look) is None:
                 break  # the later checks depend on this one
@@ -83,7 +100,7 @@ def _place(given: str | None) -> _Place:
     address = place_of(given)
     source = ("--address" if given else "TELETENSOR_ADDRESS" if os.environ.get("TELETENSOR_ADDRESS") else
               "no address is given: this user's own daemon, or an embedded one")
-    return _Place(address, source, credentials_of(address))
+    return _Place(checked_address(address), source)
 
 
 def _token(credentials: Credentials) -> str:
