@@ -220,6 +220,18 @@ def attributes(t):
     return seen
 
 
+def prefixes(t):
+    """The keys of a state_dict of DistributedDataParallel without its prefix."""
+    inner = t.nn.Sequential(t.nn.BatchNorm1d(1), t.nn.Linear(1, 1))
+    state = t.nn.Sequential(OrderedDict(module=inner)).state_dict()
+    state["kept"] = t.ones(1)
+    strip = t.nn.modules.utils.consume_prefix_in_state_dict_if_present
+    strip(state, "module.")
+    plain = {"module.w": 1, "other.module.w": 2, "b": 3}
+    strip(plain, "module.")
+    return list(state), list(state._metadata.items()), list(plain.items())
+
+
 def weight_norms(t):
     """A state of the older weight_norm, loaded into the parametrization."""
     net = t.nn.utils.parametrizations.weight_norm(t.nn.Linear(2, 1, bias=False))
@@ -227,7 +239,7 @@ def weight_norms(t):
     return said, net.weight.tolist()
 
 
-@pytest.mark.parametrize("program", [customised, hooked, versions, failures, kept, attributes, weight_norms],
+@pytest.mark.parametrize("program", [customised, hooked, versions, failures, kept, attributes, prefixes, weight_norms],
                          ids=lambda program: program.__name__)
 def test_as_pytorch(tt, torch, program):
     assert program(tt) == program(torch)

@@ -59,7 +59,7 @@ from . import (
 from ._files.serialize import load, save
 from ._tensors.interop import from_torch, to_torch
 from ._tools.notebook import load_ipython_extension, unload_ipython_extension  # noqa: F401
-from .amp import autocast
+from .amp import GradScaler, autocast
 from .func import vmap
 from .jit import compile
 
@@ -72,7 +72,7 @@ from ._names.extras import __all__ as _extra_names
 globals().update({_name: getattr(_api, _name) for _name in _api._NAMES if _name.startswith("_")})
 
 __all__ = [
-    "accelerator", "amp", "array_api", "autocast", "autograd", "backends", "compile", "cuda",
+    "GradScaler", "accelerator", "amp", "array_api", "autocast", "autograd", "backends", "compile", "cuda",
     "distributions", "fft", "from_torch", "func", "jit", "linalg", "load", "nn", "optim", "random",
     "return_types", "save", "special", "testing", "to_torch", "utils", "version", "vmap", *_api._NAMES,
     *_extra_names,

@@ -38,6 +38,17 @@ def _ntuple(n: int, name: str = "parse") -> Callable[[Any], tuple[Any, ...]]:
     return parse
 
 
+def _consume_prefix(state_dict: dict[str, Any], prefix: str) -> None:
+    """Removes the prefix ("module." of a DistributedDataParallel) from the keys of a state_dict and from
+    the names in its metadata, in place. Keys without it stay, and stand first."""
+    for key in [key for key in state_dict if key.startswith(prefix)]:
+        state_dict[key.removeprefix(prefix)] = state_dict.pop(key)
+    versions: dict[str, Any] = getattr(state_dict, "_metadata", {})
+    for key in list(versions):
+        if key and (key == prefix.replace(".", "") or key.startswith(prefix)):
+            versions[key[len(prefix) :]] = versions.pop(key)
+
+
 # Names of PyTorch's modules that have another name in teletensor's, or that these lack.
 _MORE: dict[str, dict[str, Any]] = {
     "conv": {"_ConvTransposeNd": conv._ConvTranspose},
@@ -55,6 +66,7 @@ _MORE: dict[str, dict[str, Any]] = {
         "_MaxUnpoolNd": pooling._MaxUnpool,
     },
     "utils": {
+        "consume_prefix_in_state_dict_if_present": _consume_prefix,
         "_ntuple": _ntuple,
         "_single": _ntuple(1, "_single"),
         "_pair": _ntuple(2, "_pair"),
