@@ -7,6 +7,7 @@
 #include "bindings.h"
 #include "calls/autocast.h"
 #include "calls/checked.h"
+#include "calls/described.h"
 #include "calls/methods.h"
 #include "calls/tf32.h"
 #include "capture/frames.h"
@@ -639,6 +640,7 @@ NB_MODULE(_core, m) {
   bind_tensor(m);
   bind_ops(m);
   bind_checked(m);
+  bind_described(m);
   bind_methods(m);
   bind_autocast(m);
   bind_tf32(m);

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "bindings.h"
+#include "calls/described.h"
 #include "engine/ops/functions.h"
 
 namespace teletensor::client {
@@ -89,7 +90,7 @@ Status PySession::take_list(PyObject* list, std::span<Var> vars, const char* wha
     if (tensor == nullptr && PyErr_Occurred()) return aborted();
     if (tensor == nullptr || tensor->session != this) {
       PyErr_Format(PyExc_TypeError, "%s: gradients are Tensors of the session or None, not %s",
-                   what, Py_TYPE(each)->tp_name);
+                   what, described(each).c_str());
       return aborted();
     }
     vars[i] = tensor->var();

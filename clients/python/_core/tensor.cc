@@ -6,6 +6,7 @@
 
 #include "bindings.h"
 #include "calls/autocast.h"
+#include "calls/described.h"
 #include "calls/tf32.h"
 #include "clients/session/error_text.h"
 #include "engine/core/complex.h"
@@ -154,7 +155,7 @@ PyTensor& checked_tensor(nb::handle object, const char* what) {
   if (t != nullptr) return *t;
   if (!PyErr_Occurred()) {
     PyErr_Format(PyExc_TypeError, "%s must be a Tensor, not %s", what ? what : "the argument",
-                 Py_TYPE(object.ptr())->tp_name);
+                 described(object.ptr()).c_str());
   }
   throw nb::python_error();
 }

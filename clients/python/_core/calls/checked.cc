@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "calls/checked.h"
+#include "calls/described.h"
 #include "calls/keywords.h"
 #include "calls/quick.h"
 
@@ -34,6 +35,7 @@ struct CheckedObject {
   PyObject* weak;
   PyObject* function;
   PyObject* home;                    // Name of the module that exports the function.
+  std::string* called;               // Name of the function.
   std::vector<Argument>* arguments;  // The parameters of the function, positional ones first.
   std::size_t positional;
   Quick quick;  // Performs frequent forms of calls. Null if there is none.
@@ -75,7 +77,7 @@ bool look_at(const CheckedObject& self, const Argument& argument, PyObject* give
   core::Number number;
   const bool tracked = argument.kind == Kind::kInt && symbol_of(given, number);
   PyErr_Format(PyExc_TypeError, "%U(): argument '%U'%s must be %s, not %s", called, argument.name,
-               place.c_str(), wants, tracked ? "float" : Py_TYPE(given)->tp_name);
+               place.c_str(), wants, tracked ? "float" : described(given).c_str());
   Py_DECREF(called);
   return false;
 }
@@ -122,8 +124,9 @@ PyObject* checked_call(PyObject* callable, PyObject* const* args, size_t flags, 
       return argument.name == name || PyUnicode_Compare(argument.name, name) == 0;
     });
     if (found == arguments.end()) {
-      found = std::ranges::find_if(
-          arguments, [name](const Argument& argument) { return stands_for(name, argument.name); });
+      found = std::ranges::find_if(arguments, [&](const Argument& argument) {
+        return stands_for(*self.called, name, argument.name);
+      });
       if (found == arguments.end()) continue;
       PyObject* const before = renamed ? renamed.ptr() : names;
       if (given_twice(self, before, found->name)) return nullptr;
@@ -195,6 +198,8 @@ nb::object make_checked(nb::object function, nb::str home, const std::vector<std
   checked->weak = nullptr;
   checked->function = function.release().ptr();
   checked->home = home.release().ptr();
+  checked->called =
+      new std::string(nb::cast<std::string>(nb::getattr(checked->function, "__name__")));
   checked->arguments = new std::vector<Argument>();
   for (std::size_t i = 0; i < names.size(); ++i) {
     checked->arguments->push_back(
@@ -202,10 +207,7 @@ nb::object make_checked(nb::object function, nb::str home, const std::vector<std
   }
   checked->positional = positional;
   checked->quick = nullptr;
-  if (quick) {
-    const nb::object called = nb::getattr(checked->function, "__name__");
-    checked->quick = quick_of(nb::cast<std::string>(called));
-  }
+  if (quick) checked->quick = quick_of(*checked->called);
   return nb::steal(reinterpret_cast<PyObject*>(checked));
 }
 

@@ -1,6 +1,7 @@
 // Tensor's operators as type slots, the most frequent calls of a program.
 
 #include "bindings.h"
+#include "calls/described.h"
 #include "engine/ops/signature.h"
 
 namespace teletensor::client {
@@ -21,12 +22,23 @@ struct Prepared {
   bool numbers;  // Whether the operator also takes numbers as operands; matmul takes tensors only.
 };
 
+// What an operator returns for operands that it does not take: NotImplemented, so that Python asks
+// the other operand's type. Only a tensor of PyTorch gets a text that names its conversion.
+PyObject* refused(const Prepared& op, PyObject* a, PyObject* b) {
+  if (PyErr_Occurred()) return nullptr;
+  PyObject* const other = is_tensor(a) ? b : a;
+  if (!is_torch_tensor(other)) Py_RETURN_NOTIMPLEMENTED;
+  PyErr_Format(PyExc_TypeError, "%s(): operands must be Tensors%s, not %s",
+               ops::catalog().at(op.id).name.c_str(), op.numbers ? " or numbers" : "",
+               described(other).c_str());
+  return nullptr;
+}
+
 PyObject* binary(const Prepared& op, PyObject* a, PyObject* b) {
   Var arguments[2];
   const bool known = op.numbers || (is_tensor(a) && is_tensor(b));
   if (!known || !to_var(a, arguments[0]) || !to_var(b, arguments[1])) {
-    if (PyErr_Occurred()) return nullptr;
-    Py_RETURN_NOTIMPLEMENTED;
+    return refused(op, a, b);
   }
   const PyTensor* tensor = is_tensor(a) ? tensor_of(a) : tensor_of(b);
   return call_op(*tensor->session, op.id, arguments, {}, op.attributes);
@@ -42,8 +54,7 @@ PyObject* unary(const Prepared& op, PyObject* a) {
 PyObject* inplace(const Prepared& op, PyObject* a, PyObject* b) {
   Var arguments[2];
   if (!to_var(a, arguments[0]) || !to_var(b, arguments[1])) {
-    if (PyErr_Occurred()) return nullptr;
-    Py_RETURN_NOTIMPLEMENTED;
+    return refused(op, a, b);
   }
   return call_inplace(*tensor_of(a)->session, op.id, a, arguments, {}, op.attributes);
 }

@@ -10,6 +10,7 @@
 #include <array>
 
 #include "bindings.h"
+#include "calls/described.h"
 #include "calls/keywords.h"
 #include "engine/ops/signature.h"
 #include "proto/wire/protocol.h"
@@ -38,7 +39,14 @@ struct OpObject {
 bool type_error(const OpObject* op, const Parameter& p, const char* wants, PyObject* got) {
   if (PyErr_Occurred()) return false;
   PyErr_Format(PyExc_TypeError, "%s(): argument '%s' must be %s, not %s", op->def->name.c_str(),
-               p.name.c_str(), wants, Py_TYPE(got)->tp_name);
+               p.name.c_str(), wants, described(got).c_str());
+  return false;
+}
+
+bool element_error(const OpObject* op, const Parameter& p, Py_ssize_t index, PyObject* got) {
+  if (PyErr_Occurred()) return false;
+  PyErr_Format(PyExc_TypeError, "%s(): element %zd of argument '%s' must be Tensor, not %s",
+               op->def->name.c_str(), index, p.name.c_str(), described(got).c_str());
   return false;
 }
 
@@ -164,14 +172,14 @@ bool to_operand(const OpObject* op, const Parameter& p, PyObject* object,
       PyErr_SetString(PyExc_ValueError, "cat(): expected a non-empty list of Tensors");
       return false;
     }
-    bool good = true;
-    for (Py_ssize_t i = 0; i < size && good; ++i) {
-      PyTensor* tensor = tensor_of(PySequence_Fast_GET_ITEM(sequence, i));
-      good = tensor != nullptr;
-      if (good) arguments.push_back(tensor->var());
+    const nb::object owned = nb::steal(sequence);
+    for (Py_ssize_t i = 0; i < size; ++i) {
+      PyObject* const item = PySequence_Fast_GET_ITEM(sequence, i);
+      PyTensor* tensor = tensor_of(item);
+      if (tensor == nullptr) return element_error(op, p, i, item);
+      arguments.push_back(tensor->var());
     }
-    Py_DECREF(sequence);
-    return good || type_error(op, p, "a list of Tensors", object);
+    return true;
   }
   if (object == Py_None && (p.optional || p.type == Parameter::Type::kOptionalTensor)) {
     arguments.push_back({});
@@ -262,16 +270,16 @@ bool match(const OpObject& op, PyObject* const* args, std::size_t given, PyObjec
     PyObject* name = PyTuple_GET_ITEM(names, k);
     std::size_t i = 0;
     while (i < values.size() && (*op.names)[i] != name) ++i;
-    // Handles names that are not interned, and PyTorch's name of the first parameter.
+    // Handles names that are not interned, and PyTorch's and NumPy's names.
     if (i == values.size()) {
       i = 0;
       while (i < values.size() && PyUnicode_Compare((*op.names)[i], name) != 0) ++i;
-      if (i == values.size() && PyUnicode_CompareWithASCIIString(name, "input") == 0) i = 0;
     }
     if (i == values.size()) {
       i = 0;
-      while (i < values.size() && !stands_for(name, (*op.names)[i])) ++i;
+      while (i < values.size() && !stands_for(op.def->name, name, (*op.names)[i])) ++i;
     }
+    if (i == values.size() && names_input(name)) i = 0;
     if (i == values.size()) {
       PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", called, name);
       return false;
@@ -593,7 +601,7 @@ bool number_of(PyObject* object, core::Number& number) {
     number = core::Number::of_int(value);
     return true;
   }
-  if (is_tensor(object) || PySequence_Check(object)) return false;
+  if (is_tensor(object) || PySequence_Check(object) || is_torch_tensor(object)) return false;
   if (PyObject_HasAttrString(object, "__complex__") && !PyIndex_Check(object) &&
       (Py_TYPE(object)->tp_as_number == nullptr ||
        std::string_view(Py_TYPE(object)->tp_name).find("complex") != std::string_view::npos)) {

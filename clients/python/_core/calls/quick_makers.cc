@@ -112,7 +112,7 @@ std::optional<T> converted(std::int64_t value) {
   return static_cast<T>(value);
 }
 
-std::optional<std::int64_t> integer_of(PyObject* element) {
+std::optional<std::int64_t> element_integer(PyObject* element) {
   if (PyBool_Check(element)) return element == Py_True ? 1 : 0;
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(element, &overflow);
@@ -128,7 +128,7 @@ std::optional<std::string> bytes_of(const Numbers& numbers) {
     std::optional<T> value;
     if (PyFloat_CheckExact(element)) {
       value = converted<T>(PyFloat_AS_DOUBLE(element));
-    } else if (const auto integer = integer_of(element)) {
+    } else if (const auto integer = element_integer(element)) {
       // Among floats, integers are floats too.
       value = numbers.floats ? converted<T>(static_cast<double>(*integer)) : converted<T>(*integer);
     }
@@ -143,7 +143,7 @@ std::optional<std::string> truths_of(const Numbers& numbers) {
   if (numbers.floats) return std::nullopt;
   std::string bytes;
   for (PyObject* element : numbers.elements) {
-    const auto integer = integer_of(element);
+    const auto integer = element_integer(element);
     if (!integer) return std::nullopt;
     bytes.push_back(*integer != 0 ? '\1' : '\0');
   }
@@ -274,7 +274,7 @@ PyObject* quick_full(PyObject* const* args, std::size_t count, PyObject* names) 
   const bool is_float = PyFloat_CheckExact(args[1]), is_int = PyLong_CheckExact(args[1]);
   core::Number number;
   if (is_int) {
-    const auto integer = integer_of(args[1]);
+    const auto integer = element_integer(args[1]);
     if (!integer) return nullptr;
     number = core::Number::of_int(*integer);
   } else if ((!is_float && !PyBool_Check(args[1])) || !number_of(args[1], number)) {

@@ -21,6 +21,8 @@ _KINDS = {"Tensor": "t", "Tensor | None": "T", "int": "i", "bool": "b"}
 def checked(function: Callable[..., Any], home: str) -> Callable[..., Any]:
     """Returns the function as the module named `home` exports it."""
     plain = inspect.unwrap(function)
+    for each in (function, plain):  # Python's texts about arguments have this name
+        each.__qualname__ = each.__name__
     code = plain.__code__
     names = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
     kinds = "".join(_KINDS.get(plain.__annotations__.get(name, ""), " ") for name in names)

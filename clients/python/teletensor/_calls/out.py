@@ -57,7 +57,7 @@ def store(name: str, out: Any, result: Any) -> Any:
         kind: Any = type(result)
         return kind(*stored) if hasattr(result, "_fields") else tuple(stored)
     if not isinstance(out, Tensor):
-        raise TypeError(f"{name}(): argument 'out' must be Tensor, not {type(out).__name__}")
+        raise TypeError(f"{name}(): argument 'out' must be Tensor, not {_core.described(out)}")
     if result.requires_grad or (out.requires_grad and _core.grad_mode()):
         raise RuntimeError(f"{name}(): functions with out=... arguments don't support automatic "
                            "differentiation, but one of the arguments requires grad.")

@@ -125,7 +125,7 @@ def tensors_of(name: str, given: tuple[Any, ...]) -> list[Tensor]:
     for x in found:
         if not isinstance(x, Tensor):
             raise TypeError(f"{name}(): argument 'tensors' must be tuple of Tensors, "
-                            f"not {type(x).__name__}")
+                            f"not {_core.described(x)}")
     return list(found)
 
 

@@ -29,9 +29,9 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     return linalg.solve_triangular(second, y, upper=True)
 
 
-def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
+def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
     """The inverse of A, given its Cholesky factor."""
-    return cholesky_solve(identity(L._shape[-1], L), L, upper)
+    return cholesky_solve(identity(input._shape[-1], input), input, upper)
 
 
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:

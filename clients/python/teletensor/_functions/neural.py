@@ -12,16 +12,17 @@ from .._core import Tensor, ops
 from .common import function_only
 
 _SAME = (
-    "adaptive_avg_pool1d", "alpha_dropout", "avg_pool1d", "bilinear", "celu", "celu_",
-    "channel_shuffle", "conv1d", "conv2d", "conv3d", "cosine_similarity", "feature_alpha_dropout",
-    "group_norm", "layer_norm", "max_pool1d", "max_pool2d", "max_pool3d", "pairwise_distance", "pdist",
-    "pixel_shuffle", "pixel_unshuffle", "rms_norm", "rrelu", "rrelu_", "selu_",
+    "adaptive_avg_pool1d", "avg_pool1d", "bilinear", "celu", "celu_", "channel_shuffle", "conv1d",
+    "conv2d", "conv3d", "cosine_similarity", "max_pool1d", "max_pool2d", "max_pool3d",
+    "pairwise_distance", "pdist", "pixel_shuffle", "pixel_unshuffle", "rms_norm", "rrelu", "rrelu_",
+    "selu_",
 )
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_max_pool1d", "alpha_dropout", "avg_pool1d", "batch_norm", "bilinear",
     "cdist", "celu", "celu_", "channel_shuffle", "constant_pad_nd", "conv1d", "conv2d", "conv3d",
-    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cosine_similarity", "embedding",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cosine_similarity", "ctc_loss",
+    "embedding",
     "feature_alpha_dropout", "feature_dropout", "group_norm", "instance_norm", "layer_norm",
     "max_pool1d", "max_pool1d_with_indices", "max_pool2d", "max_pool3d", "pairwise_distance", "pdist",
     "pixel_shuffle", "pixel_unshuffle", "rms_norm", "rrelu", "rrelu_", "selu_",
@@ -55,13 +56,50 @@ def document(functional: ModuleType) -> None:
         functools.update_wrapper(call, getattr(functional, name), assigned=("__doc__",), updated=())
 
 
-(adaptive_avg_pool1d, alpha_dropout, avg_pool1d, bilinear, celu, celu_, channel_shuffle, conv1d, conv2d,
- conv3d, cosine_similarity, feature_alpha_dropout, group_norm, layer_norm, max_pool1d, max_pool2d,
- max_pool3d, pairwise_distance, pdist, pixel_shuffle, pixel_unshuffle, rms_norm, rrelu, rrelu_,
- selu_) = map(_same, _SAME)
+(adaptive_avg_pool1d, avg_pool1d, bilinear, celu, celu_, channel_shuffle, conv1d, conv2d, conv3d,
+ cosine_similarity, max_pool1d, max_pool2d, max_pool3d, pairwise_distance, pdist, pixel_shuffle,
+ pixel_unshuffle, rms_norm, rrelu, rrelu_, selu_) = map(_same, _SAME)
 
 conv_transpose1d, conv_transpose2d, conv_transpose3d, max_pool1d_with_indices = map(_same, (
     "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "max_pool1d_with_indices"))
+
+
+@function_only
+def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Any:
+    """As nn.functional.alpha_dropout."""
+    return _functional("alpha_dropout")(input, p, training, inplace)
+
+
+@function_only
+def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False,
+                          inplace: bool = False) -> Any:
+    """As nn.functional.feature_alpha_dropout."""
+    return _functional("feature_alpha_dropout")(input, p, training, inplace)
+
+
+@function_only
+def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+               eps: float = 1e-5, cudnn_enabled: bool = True) -> Any:
+    """As nn.functional.group_norm; cudnn_enabled has no effect."""
+    return _functional("group_norm")(input, num_groups, weight, bias, eps)
+
+
+@function_only
+def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
+               bias: Tensor | None = None, eps: float = 1e-5, cudnn_enable: bool = True) -> Any:
+    """As nn.functional.layer_norm; cudnn_enable has no effect."""
+    return _functional("layer_norm")(input, normalized_shape, weight, bias, eps)
+
+
+@function_only
+def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0,
+             reduction: int = 0, zero_infinity: bool = False) -> Any:
+    """nn.functional.ctc_loss with the reduction as a number: 0 is none, 1 is mean, 2 is sum."""
+    if reduction not in (0, 1, 2):
+        raise ValueError(f"ctc_loss: reduction is 0, 1 or 2, not {reduction}")
+    name = ("none", "mean", "sum")[reduction]
+    return _functional("ctc_loss")(log_probs, targets, input_lengths, target_lengths, blank, name,
+                                   zero_infinity)
 
 
 @function_only

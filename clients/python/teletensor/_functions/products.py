@@ -87,16 +87,24 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any
     return _sum(input, vec1, vec2, beta, alpha, lambda x, y, _: outer(x, y))
 
 
-def _inplace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def form(input: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-        return stored(input, function(input, first, second, beta=beta, alpha=alpha))
-
-    form.__name__ = function.__name__ + "_"
-    form.__doc__ = f"{function.__name__} in place."
-    return form
+def addbmm_(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """addbmm in place."""
+    return stored(input, addbmm(input, batch1, batch2, beta=beta, alpha=alpha))
 
 
-addbmm_, baddbmm_, addmv_, addr_ = (_inplace(f) for f in (addbmm, baddbmm, addmv, addr))
+def baddbmm_(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """baddbmm in place."""
+    return stored(input, baddbmm(input, batch1, batch2, beta=beta, alpha=alpha))
+
+
+def addmv_(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """addmv in place."""
+    return stored(input, addmv(input, mat, vec, beta=beta, alpha=alpha))
+
+
+def addr_(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """addr in place."""
+    return stored(input, addr(input, vec1, vec2, beta=beta, alpha=alpha))
 
 
 def outer(input: Tensor, vec2: Tensor) -> Tensor:

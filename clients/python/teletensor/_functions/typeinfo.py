@@ -113,7 +113,7 @@ def result_type(tensor1: Any, tensor2: Any) -> _core.dtype:
             number: Any = getattr(_core, "complex128" if _core.default_dtype().name == "float64"
                                   else "complex64", None)
             if not isinstance(x, complex) or number is None:
-                raise TypeError(f"result_type() takes tensors and numbers, not {type(x).__name__}")
+                raise TypeError(f"result_type() takes tensors and numbers, not {_core.described(x)}")
             rank, dtype = 2, number
         known = ranks[rank]
         ranks[rank] = dtype if known is None else _core.promote(known, dtype)

@@ -337,11 +337,11 @@ def _attach() -> None:
 
 
 def _itself(name: str) -> Any:
-    def method(self: Tensor, *args: Any) -> Tensor:
+    def method(self: Tensor, device: Any = None) -> Tensor:
         """Returns the tensor itself: its memory belongs to the daemon."""
         return self
 
-    method.__name__ = name
+    method.__name__ = method.__qualname__ = name
     return method
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._core import Tensor, ops
+from .._core import Tensor, described, ops
 from .._tensors.tensor_types import tensor_type
 
 __all__ = ["_assert", "_assert_async", "set_default_tensor_type", "spmm"]
@@ -43,7 +43,7 @@ def _assert_async(
 ) -> None:
     """RuntimeError if the tensor's only element is zero. Waits for its value."""
     if not isinstance(input, Tensor):
-        raise TypeError(f"_assert_async: input must be a Tensor, not {type(input).__name__}")
+        raise TypeError(f"_assert_async: input must be a Tensor, not {described(input)}")
     if not input.item():
         raise RuntimeError(assert_msg)
 

@@ -107,15 +107,22 @@ def _plan(x: Tensor, index: Any) -> tuple[Tensor, list[Tensor], list[int], bool]
             dim += each.dim() if each.dtype in (_core.bool, _core.uint8) else 1
         else:
             try:
-                at = item.__index__()
+                at = _integer(item)
             except (AttributeError, TypeError):
                 raise IndexError("only integers, slices, ellipsis, None and integer or bool tensors "
-                                 f"are valid indices, not {type(item).__name__}") from None
+                                 f"are valid indices, not {_core.described(item)}") from None
             size = view._shape[dim]
             if not -size <= at < size:
                 raise IndexError(f"index {at} is out of bounds for dimension {dim} with size {size}")
             view, full = _select(view, dim, at), False
     return view, arrays, dims, full
+
+
+def _integer(item: Any) -> int:
+    if _core.is_torch_tensor(item):  # it has __index__, even if it has a dimension
+        raise TypeError
+    at: int = item.__index__()
+    return at
 
 
 def _slice_of(item: slice, size: int) -> tuple[int, int, int]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
 from .. import _core, _functions
+from .._calls.checked import checked
 from .._core import Tensor, ops
 from .._functions.common import batched_as, wrap_dim
 from .._functions.complex import hermitian, set_imag, set_real
@@ -49,11 +51,11 @@ class RemovableHandle:
 
 
 def _to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False,
-        non_blocking: bool = False, memory_format: Any = None) -> Tensor:
+        non_blocking: bool = False, memory_format: Any = None, tensor: Tensor | None = None) -> Tensor:
     """Returns the tensor in another dtype, on another device of the daemon, or on a rank of a mesh
     (`distributed.connect_mesh`); returns the tensor itself if nothing changes."""
     rank: Place | None = None
-    for arg in args:
+    for arg in args if tensor is None else (tensor, *args):
         if isinstance(arg, (_core.dtype, type)):
             dtype = arg
         elif isinstance(arg, Tensor):
@@ -233,7 +235,8 @@ def _array(self: Tensor, dtype: Any = None, copy: Any = None) -> Any:
 
 
 def _rpow(self: Tensor, other: Any) -> Any:
-    if not isinstance(other, (bool, int, float, complex, np.generic, Tensor)):
+    known = isinstance(other, (bool, int, float, complex, np.generic, Tensor))
+    if not known and not _core.is_torch_tensor(other):  # of which the op says how to convert it
         return NotImplemented
     return ops["pow"](other, self)
 
@@ -354,7 +357,7 @@ def attach() -> None:
             if name + "_" in ops:
                 setattr(Tensor, name + "_", _core.method(ops[name + "_"]))
     for name, function in _functions.methods().items():
-        setattr(Tensor, name, _core.method(function))
+        setattr(Tensor, name, _named(name, function))
     for name, (get, doc) in _PROPERTIES.items():
         setattr(Tensor, name, property(get, _SETTERS.get(name), doc=doc))
     methods = {
@@ -383,7 +386,7 @@ def attach() -> None:
     }
     methods |= _functions.random.FILLS
     for name, method in methods.items():
-        setattr(Tensor, name, method)
+        setattr(Tensor, name, method if name.startswith("__") else _named(name, method))
     for name in ("new_zeros", "new_ones", "new_full", "new_empty"):
         setattr(Tensor, name, _new(name))
     casts = {"float": _core.float32, "double": _core.float64, "half": _core.float16,
@@ -401,6 +404,15 @@ def attach() -> None:
         setattr(Tensor, alias, getattr(Tensor, name))
         if hasattr(Tensor, name + "_"):
             setattr(Tensor, alias + "_", getattr(Tensor, name + "_"))
+
+
+def _named(name: str, function: Any) -> Any:
+    """A function as the method of that name, which takes further names of its parameters, too."""
+    if isinstance(function, FunctionType):
+        if function.__name__.startswith("_"):
+            function.__name__ = name
+        function = checked(function, __name__)
+    return _core.method(function)
 
 
 def of_type(kind: type[Tensor], own: Tensor, requires_grad: bool) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._core import Tensor
+from .._core import Tensor, described
 from .._sessions.session import owner_of
 from ..autograd import no_grad
 from ._group import ProcessGroup, ReduceOp, found, is_member
@@ -13,7 +13,7 @@ from ._group import ProcessGroup, ReduceOp, found, is_member
 
 def check(tensor: Any, name: str, group: ProcessGroup | None = None) -> None:
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} must be a Tensor, not {type(tensor).__name__}")
+        raise TypeError(f"{name} must be a Tensor, not {described(tensor)}")
     session = group._session if group is not None else None
     if session is not None and owner_of(tensor._session) is not session:
         from .._script import compiling

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar, overload
 
-from .. import _api as tt
+from .. import _api as tt, _core
 from .._tensors.tensor import Tensor
 from ._hooks import Hooks, RemovableHandle, every
 from ._private_names import PrivateNames
@@ -142,7 +142,7 @@ class Module(PrivateNames):
         ):
             raise TypeError(
                 f"cannot assign '{type(param).__name__}' object to parameter '{name}' "
-                "(teletensor.nn.Parameter or None required)"
+                f"(teletensor.nn.Parameter or None required){_conversion(param)}"
             )
         self._check_new_name("parameter", name, self.__dict__.get("_parameter_names", {}))
         if param is not None and not param.is_leaf:
@@ -164,7 +164,7 @@ class Module(PrivateNames):
         if tensor is not None and not isinstance(tensor, Tensor):
             raise TypeError(
                 f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' "
-                "(teletensor.Tensor or None required)"
+                f"(teletensor.Tensor or None required){_conversion(tensor)}"
             )
         self._buffer_names[name] = persistent
         self.__dict__[name] = tensor
@@ -197,7 +197,7 @@ class Module(PrivateNames):
             if value is not None:
                 raise TypeError(
                     f"cannot assign '{type(value).__name__}' as parameter '{name}' "
-                    "(teletensor.nn.Parameter or None expected)"
+                    f"(teletensor.nn.Parameter or None expected){_conversion(value)}"
                 )
             own[name] = None
         elif isinstance(value, Buffer):
@@ -222,7 +222,7 @@ class Module(PrivateNames):
             if value is not None and not isinstance(value, Tensor):
                 raise TypeError(
                     f"cannot assign '{type(value).__name__}' as buffer '{name}' "
-                    "(teletensor.Tensor or None expected)"
+                    f"(teletensor.Tensor or None expected){_conversion(value)}"
                 )
             own[name] = value
         else:
@@ -670,6 +670,12 @@ class Module(PrivateNames):
         elif head or below:
             text += "\n  " + "\n  ".join(itertools.chain(head, below)) + "\n"
         return text + ")"
+
+
+def _conversion(value: Any) -> str:
+    """What the text of an error adds for a tensor of PyTorch or an array of NumPy."""
+    told = _core.described(value)
+    return f": it is a {told}" if ";" in told else ""
 
 
 def _through_call_impl(self: Any, *args: Any, **kwargs: Any) -> Any:

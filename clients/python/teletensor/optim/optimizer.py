@@ -153,7 +153,7 @@ class Optimizer:
             if not isinstance(parameter, Tensor):
                 raise TypeError(
                     f"optimizer can only optimize Tensors, but one of the params is "
-                    f"{type(parameter).__name__}"
+                    f"{_core.described(parameter)}"
                 )
             if self._needs_whole and hasattr(parameter, "sharding"):
                 name: str = parameter.name  # type: ignore[attr-defined]

@@ -107,7 +107,7 @@ def _put(name: str, input: Tensor, indices: Sequence[Tensor | None], values: Ten
     arrays = [(d, i) for d, i in _placed(indices) if i is not None]
     columns, dims = expanded(input, [i for _, i in arrays], [d for d, _ in arrays])
     if not isinstance(values, Tensor):
-        raise TypeError(f"index_put: values must be a Tensor, not {type(values).__name__}")
+        raise TypeError(f"index_put: values must be a Tensor, not {_core.described(values)}")
     if values.dtype != input.dtype:
         raise RuntimeError("Index put requires the source and destination dtypes match, got "
                            f"{input.dtype} for the destination and {values.dtype} for the source.")

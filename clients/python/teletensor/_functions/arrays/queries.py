@@ -115,9 +115,9 @@ def is_set_to(self: Tensor, tensor: Tensor) -> bool:
             and self.storage_offset() == tensor.storage_offset())
 
 
-def sum_to_size(self: Tensor, *size: Any) -> Tensor:
+def sum_to_size(self: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     """The sum over the dimensions in which `size`, which broadcasts to the shape, is smaller or missing."""
-    target, shape = sizes_of(size), self._shape
+    target, shape = sizes_of(sizes if size is None else (size,)), self._shape
     lead = len(shape) - len(target)
     if lead < 0 or any(n != m and n != 1 for n, m in zip(target, shape[lead:], strict=True)):
         raise RuntimeError(f"size {list(target)} is not expandable to size {list(shape)}.")

@@ -55,7 +55,8 @@ def unsqueeze_(self: Tensor, dim: int) -> Tensor:
     return _shows(self, self.unsqueeze(dim))
 
 
-def resize_(self: Tensor, *sizes: Any, memory_format: Any = contiguous_format) -> Tensor:
+def resize_(self: Tensor, *sizes: Any, size: Any = None,
+            memory_format: Any = contiguous_format) -> Tensor:
     """Gives the tensor another shape over the same memory; its elements keep their order.
 
     If the memory is too small, the tensor gets new memory, in which new elements are zero; other tensors
@@ -63,7 +64,7 @@ def resize_(self: Tensor, *sizes: Any, memory_format: Any = contiguous_format) -
     """
     if self.requires_grad:
         raise RuntimeError("cannot resize variables that require grad")
-    size = sizes_of(sizes)
+    size = sizes_of(sizes if size is None else (size,))
     if any(n < 0 for n in size):
         raise RuntimeError(f"resize_: sizes must not be negative, got {list(size)}")
     if math.prod(size) >= 2**63:

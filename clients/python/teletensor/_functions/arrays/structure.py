@@ -22,13 +22,13 @@ __all__ = [
 ]
 
 
-def view(input: Tensor, *size: Any, dtype: Any = None) -> Tensor:
+def view(input: Tensor, *sizes: Any, size: Any = None, dtype: Any = None) -> Tensor:
     """A view of the same elements with another shape, or of the same bytes as another dtype, without a copy
     (except to or from bool)."""
-    if len(size) == 1 and isinstance(size[0], _core.dtype):
-        dtype = size[0]
+    if len(sizes) == 1 and isinstance(sizes[0], _core.dtype):
+        dtype = sizes[0]
     if dtype is None:
-        return ops["view"](input, sizes_of(size))
+        return ops["view"](input, sizes_of(sizes if size is None else (size,)))
     return ops["bitcast"](input, dtype)
 
 
@@ -187,9 +187,9 @@ def narrow(input: Tensor, dim: int, start: Any, length: Any) -> Tensor:
     return ops["slice"](input, dim, start + size if start < 0 else start, length, 1)
 
 
-def repeat(input: Tensor, *sizes: Any) -> Tensor:
+def repeat(input: Tensor, *times: Any, repeats: Any = None) -> Tensor:
     """input repeated along each dimension."""
-    times = sizes_of(sizes)
+    times = sizes_of(times if repeats is None else (repeats,))
     lead = len(times) - input.dim()
     if lead < 0:
         raise RuntimeError("Number of dimensions of repeat dims can not be smaller than number of "

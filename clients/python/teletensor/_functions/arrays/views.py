@@ -111,7 +111,7 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
             input, [each + 1] * more + [each] * (sections - more), d)
     if not isinstance(indices_or_sections, (list, tuple)):
         raise TypeError("tensor_split(): argument 'indices_or_sections' must be an int, a tuple of ints "
-                        f"or a Tensor, not {type(indices_or_sections).__name__}")
+                        f"or a Tensor, not {_core.described(indices_or_sections)}")
     cuts = [0, *indices_or_sections, size]
     parts = []
     for begin, end in zip(cuts[:-1], cuts[1:], strict=True):

@@ -247,6 +247,8 @@ def rrelu(
     upper: float = 1.0 / 3,
     training: bool = False,
     inplace: bool = False,
+    *,
+    generator: Any = None,
 ) -> Tensor:
     """x where x > 0, and x * a elsewhere. In training a is random for each element, uniform in [lower,
     upper); in evaluation it is the mean of both. Source: Xu et al. 2015."""
@@ -257,7 +259,7 @@ def rrelu(
         )
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
-    noise = tt.rand(tuple(input.shape), dtype=input.dtype, device=input.device)
+    noise = tt.rand(tuple(input.shape), dtype=input.dtype, device=input.device, generator=generator)
     slope = noise * (upper - lower) + lower
     return _into(input, tt.where(input > 0, input, input * slope), inplace)
 
@@ -302,10 +304,15 @@ def leaky_relu_(input: Tensor, negative_slope: float = 0.01) -> Tensor:
 
 
 def rrelu_(
-    input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False
+    input: Tensor,
+    lower: float = 1.0 / 8,
+    upper: float = 1.0 / 3,
+    training: bool = False,
+    *,
+    generator: Any = None,
 ) -> Tensor:
     """rrelu, in place."""
-    return rrelu(input, lower, upper, training, True)
+    return rrelu(input, lower, upper, training, True, generator=generator)
 
 
 def selu_(input: Tensor) -> Tensor:
