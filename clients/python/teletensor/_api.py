@@ -53,6 +53,8 @@ from ._names.aliases import (
     ALIASES as _ALIASES,
     INPLACE as _INPLACE,
 )
+from ._names.foreach import *  # noqa: F403
+from ._names.foreach import __all__ as _foreach_names
 from ._names.legacy import *  # noqa: F403
 from ._names.legacy import (
     __all__ as _legacy_names,
@@ -221,5 +223,5 @@ _NAMES = [
     "pi", "preserve_format", "publish", "published", "seed", "set_default_device", "set_default_dtype",
     "set_grad_enabled", "set_rng_state", "set_strict", "shared_cuda", "shared_empty", "short", "strided",
     "synchronize", "tensor", "track", "uint16", "uint32", "uint64", "uint8", *_functions.NAMES, *_op_names,
-    *_legacy_names, *_type_names,
+    *_legacy_names, *_type_names, *_foreach_names,
 ]  # fmt: skip
