@@ -634,7 +634,7 @@ bool with_others(const OpDef& op, std::span<const OperandInfo> operands,
   const Layouts now = layouts(given);
   if (!now) return false;
   for (const double factor : {0.0, 0.001, 0.5, 3.0, 1000.0, -0.001, -1.0, -1000.0}) {
-    for (const double offset : {0.0, 1.0, 7.0, -7.0}) {
+    for (const double offset : {0.0, 1.0, 7.0, -7.0, 1e5, -1e5}) {
       core::Number other = given;
       other.real = given.real * factor + offset;
       const double whole = static_cast<double>(given.integer) * factor + offset;
