@@ -70,7 +70,9 @@ class ApplyReader : public PartReader {
       apply.made = ids;
     }
     const Texts texts{arguments, attributes, integers, reals, counts};
-    if (fill(op, dtype, texts, apply) || refuse(ids)) advance(ids);
+    if (!context_.late.ok()) fields_.fail(std::move(context_.late));
+    const bool right = fields_.status().ok() && fill(op, dtype, texts, apply);
+    if (right || refuse(ids)) advance(ids);
   }
 
  private:
@@ -143,16 +145,15 @@ class ApplyReader : public PartReader {
     do {
       std::string_view text;
       if (!fields_.bytes(text)) return;
-      if (text.size() > kMaxTextBytes || !printable(text)) {
-        fields_.bad("a text that is too long or not printable");
-        return;
-      }
-      if (texts_ == kMaxTexts) {
-        fields_.bad("more than " + std::to_string(kMaxTexts) + " texts in one command");
-        return;
-      }
       if (!take_items(1)) return;
-      text_[texts_++] = text;
+      if (text.size() > kMaxTextBytes || !printable(text)) {
+        wrong(fields_, "a text that is too long (at most " + std::to_string(kMaxTextBytes) +
+                           " bytes) or not printable ASCII");
+      } else if (texts_ == kMaxTexts) {
+        wrong(fields_, "more than " + std::to_string(kMaxTexts) + " texts in one command");
+      } else {
+        text_[texts_++] = text;
+      }
     } while (fields_.repeated());
   }
 
@@ -246,7 +247,7 @@ class ApplyReader : public PartReader {
         return core::dtype_from_number(x) || fields_.bad("unknown dtype " + std::to_string(x));
       case core::Attribute::Kind::kDevice: {
         core::Device device;
-        if (!set_device(x, device)) return false;
+        if (!find_device(x, device)) return fields_.bad("unknown device " + std::to_string(x));
         a.integer = static_cast<std::int64_t>(x);
         return true;
       }

@@ -124,7 +124,7 @@ class FrameReader {
 
   // Op n of the protocol is ops[n - 1]. `names` has the same length and gives the name for the
   // error if that is kNoOp. If both are empty, op n is n - 1.
-  // With `thin`, an instruction with well-formed fields and invalid contents becomes a
+  // With `thin`, a command with well-formed fields and invalid contents becomes a
   // program::Refused, and each instruction declares how many ids it takes. `protocol` is the number
   // that Hello has chosen for the session.
   FrameReader(FrameLimits limits, std::vector<program::OpId> ops, std::vector<std::string> names,

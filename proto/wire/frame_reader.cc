@@ -35,6 +35,9 @@ class CommandReader : public PartReader {
       if (fields_.status().ok() && fields_.next()) fields_.bad("one command has two kinds");
       if (!fields_.status().ok()) return std::move(fields_.status());
       const std::uint32_t ids = stated ? made : usual_made(out_.back());
+      if (!context_.late.ok()) {
+        out_.back() = program::Refused{context_.late.code(), context_.late.message(), ids};
+      }
       if (!context_.thin || take_items(ids)) advance(ids);
     }
     return std::move(fields_.status());
@@ -131,7 +134,7 @@ Status FrameReader::read(std::string_view bytes, Frame& frame, KnownApplies* kno
   if (frame.first_seq == 0 || frame.first_id == 0 || frame.first_id >> 62 != 0) {
     return core::invalid("frame: first_seq and first_id start at 1");
   }
-  ReadContext context{limits_, ops_, names_, thin_, protocol_, 0, frame.first_id};
+  ReadContext context{limits_, ops_, names_, thin_, protocol_, 0, frame.first_id, {}};
   frame.commands.reserve(count);
   std::string canonical;
   for (std::size_t i = 0; i < count; ++i) {
@@ -150,6 +153,7 @@ Status FrameReader::read(std::string_view bytes, Frame& frame, KnownApplies* kno
     // There is one call of them, so that they are inlined.
     for (std::string_view form = body;;) {
       Fields fields(form);
+      context.late = {};
       CommandReader reader(context, fields, frame.commands);
       Status status = reader.read();
       if (status.ok() && !(thin_ && is_refused(frame.commands.back()))) break;

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "proto/wire/testing.h"
 #include "proto/wire/varint.h"
 #include "teletensor/v1/session.pb.h"
@@ -359,6 +361,71 @@ TEST(Frame, AThinClientsContentsAreRefusedLate) {
   message.mutable_commands(0)->set_made(2);
   message.mutable_commands(0)->mutable_fetch();
   EXPECT_FALSE(reader.read(message.SerializeAsString(), frame).ok());  // two kinds
+}
+
+// Each command below can be read but has one wrong value. The command takes its ids nevertheless.
+TEST(Frame, AThinClientsWrongValuesAreRefusedLate) {
+  using Change = std::function<void(v1::Command&)>;
+  const auto constant = [](const std::function<void(v1::Constant&)>& change) {
+    return Change([change](v1::Command& c) {
+      c.mutable_constant()->set_dtype(v1::DTYPE_FLOAT32);
+      change(*c.mutable_constant());
+    });
+  };
+  const Change changes[] = {
+      constant([](auto& c) {
+        for (int i = 0; i < 13; ++i) c.add_shape(1);
+      }),
+      constant([](auto& c) { c.add_shape(-1); }),
+      constant([](auto& c) { c.set_device(999); }),
+      constant([](auto& c) { c.set_dtype(static_cast<v1::DType>(99)); }),
+      [](v1::Command& c) { c.mutable_uploaded()->set_device(999); },
+      [](v1::Command& c) { c.mutable_published()->set_dtype(static_cast<v1::DType>(99)); },
+      [](v1::Command& c) { c.mutable_keep()->set_name("\u00e9"); },
+      [](v1::Command& c) { c.mutable_publish()->set_name(std::string(201, 'x')); },
+      [](v1::Command& c) { c.mutable_join()->set_ranks(2); },
+      [](v1::Command& c) { c.mutable_set_flag()->set_what(9); },
+      [](v1::Command& c) {
+        c.mutable_backward()->add_roots(1);
+        c.mutable_backward()->set_made(3);
+      },
+      [](v1::Command& c) {
+        c.mutable_call()->set_numbers("\x7f");
+        c.mutable_call()->set_made(2);
+      },
+      [](v1::Command& c) {
+        c.set_op(1);
+        c.add_texts("\u00e9");
+      },
+      [](v1::Command& c) {
+        c.set_op(1);
+        c.add_texts(std::string(5000, 'x'));
+        c.set_made(4);
+      },
+      [](v1::Command& c) {
+        c.set_op(1);
+        for (int i = 0; i < 9; ++i) c.add_texts("x");
+      },
+  };
+  const std::uint64_t ids[] = {1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 3, 2, 1, 4, 1};
+  const FrameReader thin({}, {7}, {}, true), other({}, {7}, {});
+  for (std::size_t i = 0; i < std::size(changes); ++i) {
+    v1::Frame message;
+    message.set_first_seq(1);
+    message.set_first_id(5);
+    changes[i](*message.add_commands());
+    message.add_commands()->mutable_release();
+    Frame frame;
+    const core::Status status = thin.read(message.SerializeAsString(), frame);
+    ASSERT_TRUE(status.ok()) << i << ": " << status.message();
+    ASSERT_EQ(frame.commands.size(), 2u) << i;
+    const auto* refused = std::get_if<program::Refused>(&frame.commands[0]);
+    ASSERT_NE(refused, nullptr) << i;
+    EXPECT_EQ(refused->made, ids[i]) << i;
+    EXPECT_EQ(frame.next_id, 5 + ids[i]) << i;
+    EXPECT_FALSE(refused->text.empty()) << i;
+    EXPECT_EQ(other.read(message.SerializeAsString(), frame).code(), core::Code::kInvalidArgument);
+  }
 }
 
 TEST(Frame, RefusesBackwardThatDisagreesWithItself) {

@@ -103,9 +103,10 @@ class KindReader : public PartReader {
         using What = program::SetFlag::What;
         const bool earlier = context_.protocol < kViewNodeKind;
         if (what > (earlier ? 1 : 2)) {
-          inner.bad("set_flag knows no flag " + std::to_string(what));
+          wrong(inner, "set_flag knows no flag " + std::to_string(what));
+        } else {
+          set.what = static_cast<What>(what);
         }
-        set.what = static_cast<What>(what);
         if (earlier && set.what == What::kRetainGrad && !set.on) set.what = What::kNode;
         break;
       }
@@ -149,7 +150,7 @@ class KindReader : public PartReader {
               inner.unknown();
           }
         }
-        if (!good_name(keep.name)) fields_.bad("a name: 1 to 200 characters of printable ASCII");
+        if (!good_name(keep.name)) wrong(fields_, "a name: 1 to 200 characters of printable ASCII");
         break;
       }
       case field::kPublish:
@@ -233,9 +234,9 @@ class KindReader : public PartReader {
           inner.unknown();
       }
     }
-    if (!good_name(publish.name)) fields_.bad("a name: 1 to 200 characters of printable ASCII");
+    if (!good_name(publish.name)) wrong(fields_, "a name: 1 to 200 characters of printable ASCII");
     if (!publish.users.empty() && !good_name(publish.users)) {
-      fields_.bad("users: at most 200 characters of printable ASCII");
+      wrong(fields_, "users: at most 200 characters of printable ASCII");
     }
   }
 
@@ -263,7 +264,7 @@ class KindReader : public PartReader {
           inner.unknown();
       }
     }
-    if (!good_name(join.name)) fields_.bad("a name: 1 to 200 characters of printable ASCII");
+    if (!good_name(join.name)) wrong(fields_, "a name: 1 to 200 characters of printable ASCII");
   }
 
   void read_constant(Fields& inner) {
@@ -318,11 +319,13 @@ class KindReader : public PartReader {
           dtype = *known;
           has_dtype_ = true;
         } else {
-          inner.bad("unknown dtype " + std::to_string(number));
+          wrong(inner, "unknown dtype " + std::to_string(number));
         }
         break;
       case 2:
-        if (inner.number(number)) set_device(number, device);
+        if (inner.number(number) && !find_device(number, device)) {
+          wrong(inner, "unknown device " + std::to_string(number));
+        }
         break;
       case 3:
         if (!inner.bytes(sizes)) return;
@@ -332,8 +335,9 @@ class KindReader : public PartReader {
             return;
           }
           if (shape.size() == core::kMaxRank) {
-            inner.bad("more than " + std::to_string(core::kMaxRank) + " dimensions");
-            return;
+            wrong(inner, "more than " + std::to_string(core::kMaxRank) + " dimensions");
+            if (!context_.thin) return;
+            continue;
           }
           shape.push_back(static_cast<std::int64_t>(number));
         }
@@ -344,14 +348,14 @@ class KindReader : public PartReader {
   }
   // Returns the number of elements, or -1 after an error.
   std::int64_t check_layout(Fields& inner, const core::Dims& shape) {
-    if (!fields_.status().ok() || !inner.status().ok()) return -1;
+    if (!fields_.status().ok() || !inner.status().ok() || !context_.late.ok()) return -1;
     if (!has_dtype_) {
-      inner.bad("a tensor has no dtype");
+      wrong(inner, "a tensor has no dtype");
       return -1;
     }
     const core::Result<std::int64_t> elements = core::checked_numel(shape.span());
     if (elements.ok()) return *elements;
-    inner.fail(elements.status());
+    wrong(inner, elements.status());
     return -1;
   }
 
@@ -391,11 +395,11 @@ class KindReader : public PartReader {
       }
     }
     if (backward.seeds.size() != backward.roots.size()) {
-      inner.bad("backward: " + std::to_string(backward.seeds.size()) + " seeds for " +
-                std::to_string(backward.roots.size()) + " roots");
+      wrong(inner, "backward: " + std::to_string(backward.seeds.size()) + " seeds for " +
+                       std::to_string(backward.roots.size()) + " roots");
     }
     if (!backward.has_inputs && !backward.inputs.empty()) {
-      inner.bad("backward: inputs, but has_inputs is not set");
+      wrong(inner, "backward: inputs, but has_inputs is not set");
     }
   }
 
@@ -438,11 +442,12 @@ class KindReader : public PartReader {
         case 10:
           if (!inner.bytes(list)) return;
           for (Cursor cursor(list); !cursor.done();) {
-            if (!cursor.varint(number) || number >> 32 != 0) {
+            if (!cursor.varint(number)) {
               inner.bad("call: a malformed list");
               return;
             }
             if (!take_items(1)) return;
+            if (number >> 32 != 0) wrong(inner, "call: a number in `sliced` is over 32 bits");
             call.sliced.push_back(static_cast<std::uint32_t>(number));
           }
           break;
@@ -487,12 +492,9 @@ class KindReader : public PartReader {
         default:
           good = false;
       }
-      if (!good) {
-        inner.bad("call: a malformed number");
-        return;
-      }
+      if (!good) return wrong(inner, "call: a malformed number");
     }
-    if (!whole.done() || !parts.done()) inner.bad("call: some of its numbers are not used");
+    if (!whole.done() || !parts.done()) wrong(inner, "call: some of its numbers are not used");
   }
 
   void read_two(Fields& inner, program::HandleId& first, program::HandleId& second) {

@@ -91,6 +91,7 @@ struct ReadContext {
   std::uint32_t protocol = kProtocol;
   std::size_t items = 0;
   program::HandleId next = 0;
+  core::Status late = {};  // Why a value of a thin client's command is wrong; see wrong().
 };
 
 // The base of the readers of one command. They report errors through `fields` and append to `out`.
@@ -133,9 +134,20 @@ class PartReader {
     return true;
   }
 
-  bool set_device(std::uint64_t code, core::Device& device) {
+  // Reports a wrong value in a command whose fields can be read. A thin client's command becomes a
+  // program::Refused when all of it was read; the frame of another client is refused.
+  void wrong(Fields& fields, core::Status status) {
+    if (!context_.thin) {
+      fields.fail(std::move(status));
+    } else if (context_.late.ok()) {
+      context_.late = std::move(status);
+    }
+  }
+  void wrong(Fields& fields, std::string text) { wrong(fields, core::invalid(std::move(text))); }
+
+  static bool find_device(std::uint64_t code, core::Device& device) {
     if (code > static_cast<std::uint64_t>(core::DeviceKind::kSim) * 256 + kMaxDeviceIndex) {
-      return fields_.bad("unknown device " + std::to_string(code));
+      return false;
     }
     device = {static_cast<core::DeviceKind>(code / 256), static_cast<std::uint8_t>(code % 256)};
     return true;

@@ -98,6 +98,40 @@ def test_an_op_that_the_server_has_not(daemon):
     client.close()
 
 
+WRONG_VALUES = {
+    "thirteen dimensions": ({"constant": {"dtype": FLOAT32, "shape": [1] * 13, "data": b"1234"}}, 1),
+    "a negative size": ({"constant": {"dtype": FLOAT32, "shape": [-1]}}, 1),
+    "no such dtype": ({"constant": {"dtype": 99, "shape": [1], "data": b"1"}}, 1),
+    "no such device": ({"constant": {"dtype": FLOAT32, "shape": [1], "device": 999, "data": b"1234"}}, 1),
+    "too many bytes": ({"constant": {"dtype": FLOAT32, "shape": [1], "data": b"12345678"}}, 1),
+    "an upload on no device": ({"uploaded": {"dtype": FLOAT32, "shape": [1], "device": 999, "upload": 1}}, 1),
+    "a text that is not ASCII": ({"op": "sum", "attributes": [5], "texts": ["é"]}, 1),
+    "a long text": ({"op": "sum", "attributes": [5], "texts": ["x" * 5000], "made": 3}, 3),
+    "nine texts": ({"op": "sum", "attributes": [5] * 9, "texts": ["x"] * 9}, 1),
+    "a kept name": ({"keep": {"name": "é", "handle": 1}}, 0),
+    "a published name": ({"publish": {"name": "", "handle": 1}}, 0),
+    "a group's name": ({"join": {"group": 1, "ranks": 2}}, 0),
+    "no such flag": ({"set_flag": {"what": 9, "handle": 1}}, 0),
+    "seeds": ({"backward": {"roots": [1, 1], "seeds": [0], "has_inputs": True, "made": 2}}, 2),
+    "a call's numbers": ({"call": {"program": 1, "numbers": b"\x7f", "made": 2}}, 2),
+}
+
+
+@pytest.mark.parametrize("command,made", WRONG_VALUES.values(), ids=WRONG_VALUES)
+def test_a_wrong_value_in_a_command_is_a_late_error(thin, command, made):
+    """The session goes on, and every id that the command takes has the error."""
+    before = thin.constant([3.0])
+    command = {**command, **({"op": thin.ops[command["op"]][0]} if "op" in command else {})}
+    root, first = thin.add(command, made), thin.next_id - made
+    for each in range(made):
+        error = failure(thin, Handle(first + each))
+        assert error.root == root and error.code in (INVALID_ARGUMENT, NOT_FOUND) and error.text
+    assert thin.value(before) == [3.0]
+    assert list(thin.errors) == [root]
+    thin.forgive(root)
+    thin.errors.clear()
+
+
 def test_what_depends_on_a_refused_command_has_its_root(thin):
     bad = thin.op("matmul", thin.constant([1.0, 2.0]), thin.constant([1.0, 2.0, 3.0]))
     root = thin.seq - 1
