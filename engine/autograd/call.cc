@@ -77,7 +77,11 @@ Status Graph::check_call(const Callable& callable, const program::Call& call,
     return invalid("call: " + std::to_string(inputs.size()) + " inputs for " +
                    std::to_string(views.size()) + " parameters");
   }
-  if (call.times > kMaxRounds || call.numbers.size() != p.numbers.size() * rounds) {
+  if (call.times > kMaxRounds) {
+    return invalid("call: " + std::to_string(call.times) + " times, at most " +
+                   std::to_string(kMaxRounds));
+  }
+  if (call.numbers.size() != p.numbers.size() * rounds) {
     return invalid("call: " + std::to_string(call.numbers.size()) + " numbers for " +
                    std::to_string(p.numbers.size()) + " of a program that runs " +
                    std::to_string(rounds) + " times");

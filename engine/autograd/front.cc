@@ -31,6 +31,8 @@ namespace {
 constexpr std::uint64_t kDayMs = 86'400'000;
 
 Status unknown(HandleId id) {
+  // Ids are below 2^62, so this one is a distance that leads beyond the first id.
+  if (id >> 62 != 0) return Status(Code::kNotFound, "a handle that was never made");
   return Status(Code::kNotFound, "handle " + std::to_string(id) + " is unknown or released");
 }
 
@@ -134,9 +136,8 @@ class Front::Impl final : public Issuer {
     if (status.ok() && !backward_->done()) return {};
     backward_.reset();
     if (status.ok() && backward_made_ != made_) {
-      const std::string made = "backward made " + std::to_string(backward_made_) + " names, the ";
-      status = thin_ ? invalid(made + "command declares " + std::to_string(made_))
-                     : internal(made + "client expected " + std::to_string(made_));
+      status = invalid("backward made " + std::to_string(backward_made_) +
+                       " names, the command declares " + std::to_string(made_));
     }
     if (status.ok() || !thin_ || status.code() == Code::kInternal) return status;
     fail_ids(refusal_of(status), names_.next(), made_);
@@ -590,7 +591,8 @@ class Front::Impl final : public Issuer {
     return {};
   }
   Status run(program::Define& c) {
-    if (c.program == 0 || programs_.contains(c.program)) {
+    if (c.program == 0) return invalid("define: the numbers of programs start at 1");
+    if (programs_.contains(c.program)) {
       return invalid("define: program " + std::to_string(c.program) + " is in use");
     }
     auto read = program::deserialize(c.bytes, ops::op_finder(catalog_));
@@ -632,9 +634,8 @@ class Front::Impl final : public Issuer {
     Handles results;
     TT_RETURN_IF_ERROR(graph_.call(*found->second.callable, c, inputs, results));
     if (results.size() != c.made) {
-      return Status(thin_ ? Code::kInvalidArgument : Code::kInternal,
-                    "call made " + std::to_string(results.size()) + " names, the client expected " +
-                        std::to_string(c.made));
+      return invalid("call made " + std::to_string(results.size()) +
+                     " names, the command declares " + std::to_string(c.made));
     }
     for (HandleRef& h : results) names_.add(std::move(h));
     return {};

@@ -80,8 +80,8 @@ class Sink {
   // Called when a backward reaches a node, recorded by this command, whose vjp is the client's own
   // code. The returned status says why the backward cannot continue.
   virtual core::Status client_backward(std::uint64_t seq) {
-    return core::internal("backward: the vjp of command " + std::to_string(seq) +
-                          " is the client's own code");
+    return core::invalid("backward: the vjp of command " + std::to_string(seq) +
+                         " is the client's own code");
   }
   // Returns the sequence numbers, in ascending order, of the in-place commands that failed because
   // of error `root`. Called for a Raise command, when all earlier commands have run.

@@ -138,11 +138,35 @@ TEST(Program, NoTimeToCheck) {
   }
 }
 
+// Names occur in errors and in the log, so no name may end a line or be no text.
+TEST(Program, NamesAreTextsOnOneLine) {
+  for (const char* good : {"", "räumen 日本", "<lambda> \"x\""}) {
+    Program p = controlled();
+    p.name = p.parameter_names.back() = good;
+    EXPECT_TRUE(read(bytes_of(p)).ok()) << good;
+  }
+  for (const char* bad : {"x\ntime=2026", "\xff", "\x1b[31m", "a\tb", "\xe2\x80\xae", "\xc2\x85"}) {
+    Program named = small(), parameter = controlled(), attribute = small(), origin = small();
+    named.name = bad;
+    parameter.parameter_names.back() = bad;
+    attribute.body.steps[0].attributes.push_back(core::Attribute::of(std::string_view(bad)));
+    for (const Program& p : {named, parameter, attribute}) {
+      const core::Status status = read(bytes_of(p)).status();
+      EXPECT_EQ(status.code(), Code::kInvalidArgument);
+      EXPECT_NE(status.message().find("control characters"), std::string::npos) << status.message();
+    }
+    origin.origins.push_back(bad);
+    const auto again = read(bytes_of(origin));
+    ASSERT_TRUE(again.ok());
+    EXPECT_NE(again->origins.back(), bad);
+  }
+}
+
 TEST(Program, DamageAndStrangersAreNamed) {
   std::string bytes = bytes_of(small());
   std::string damaged = bytes;
   damaged[damaged.size() / 2] ^= 1;
-  EXPECT_EQ(read(damaged).status().code(), Code::kDataLoss);
+  EXPECT_EQ(read(damaged).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(read(bytes.substr(0, bytes.size() - 3)).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(read("").status().code(), Code::kInvalidArgument);
   const auto future = [](OpId) { return std::make_pair(std::string("add"), 99); };

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "engine/core/varint.h"
+#include "engine/program/text.h"
 
 namespace teletensor::program {
 
@@ -233,7 +234,7 @@ class Reader {
     }
     std::memcpy(&checksum, bytes.data() + bytes.size() - 8, 8);
     if (checksum != fnv1a(bytes.substr(0, bytes.size() - kTail))) {
-      return Status(Code::kDataLoss, "program: damaged: the checksum does not fit the contents");
+      return core::invalid("program: the checksum does not fit the contents");
     }
     std::string_view body;
     fields(cursor, {3, 4, 5, 7, 8, 9, 10, 11, 12}, [&](std::uint32_t field, Part part) {
@@ -247,7 +248,7 @@ class Reader {
           }
           break;
         case 2:
-          text(part, program.name);
+          name(part, program.name);
           break;
         case 3:
           op(part);
@@ -293,11 +294,14 @@ class Reader {
           numeral(part, take(program.numbers));
           break;
         case 11:
-          text(part, take(program.parameter_names));
+          name(part, take(program.parameter_names));
           break;
-        case 12:
-          text(part, take(program.origins));
+        case 12: {
+          // A line of source code may hold a tab, so an origin is not refused.
+          std::string_view origin;
+          if (bytes_of(part, origin)) take(program.origins) = one_line(origin);
           break;
+        }
         case 13:
           number(part, program.random_steps);
           break;
@@ -404,6 +408,13 @@ class Reader {
     std::string_view bytes;
     if (bytes_of(part, bytes)) value = bytes;
   }
+  // A text that occurs in errors and in the log.
+  void name(Part part, std::string& value) {
+    text(part, value);
+    if (status_.ok() && !is_one_line(value)) {
+      bad("a name is not UTF-8, or has control characters");
+    }
+  }
   void two(Part part, std::uint32_t& first, std::uint32_t& second) {
     fields(part, [&](std::uint32_t inner, Part p) {
       inner == 1 ? small(p, first) : inner == 2 ? small(p, second) : unknown();
@@ -438,7 +449,7 @@ class Reader {
     std::string name;
     std::uint32_t revision = 0;
     fields(part, [&](std::uint32_t inner, Part p) {
-      inner == 1 ? text(p, name) : inner == 2 ? small(p, revision) : unknown();
+      inner == 1 ? this->name(p, name) : inner == 2 ? small(p, revision) : unknown();
     });
     if (!status_.ok() || !items(1)) return;
     const core::Result<OpId> found = find_(name, static_cast<int>(revision));
@@ -507,7 +518,7 @@ class Reader {
       : inner == 2 ? signed_number(p, a.integer)
       : inner == 3 ? real(p, a.real)
       : inner == 4 ? packed(p, true, [&](std::int64_t value) { a.ints.push_back(value); })
-      : inner == 5 ? text(p, a.text)
+      : inner == 5 ? name(p, a.text)
                    : unknown();
     });
     if (kind > static_cast<std::uint32_t>(Attribute::Kind::kDevice)) {

@@ -28,7 +28,7 @@ using NameOp = std::function<std::pair<std::string, int>(OpId)>;
 using FindOp = std::function<core::Result<OpId>(std::string_view name, int revision)>;
 
 std::string serialize(const Program& program, const NameOp& name);
-// Returns INVALID_ARGUMENT if the bytes are malformed, DATA_LOSS for a wrong checksum,
+// Returns INVALID_ARGUMENT if the bytes are malformed or their checksum is wrong,
 // RESOURCE_EXHAUSTED if a limit is exceeded, and UNIMPLEMENTED for another format version. The
 // returned program is well-formed but not trusted; ops/verify.h verifies it.
 core::Result<Program> deserialize(std::string_view bytes, const FindOp& find,

@@ -281,9 +281,9 @@ TEST(Program, HostileCallsEndTheirSessionAlone) {
   refused([](Client&, program::Call& c) { c.inputs = {}; }, "0 inputs for 1");
   refused([](Client&, program::Call& c) { c.numbers = {}; }, "0 numbers for 1");
   refused([](Client&, program::Call& c) { c.numbers = {core::Number::of_int(1)}; }, "another kind");
-  refused([](Client&, program::Call& c) { c.made = 4; }, "expected 4");
+  refused([](Client&, program::Call& c) { c.made = 4; }, "declares 4");
   refused([](Client&, program::Call& c) { c.sliced = {0}; }, "sliced inputs");
-  refused([](Client&, program::Call& c) { c.times = ~0u; }, "numbers");
+  refused([](Client&, program::Call& c) { c.times = ~0u; }, "times, at most");
   refused(
       [](Client& client, program::Call& c) {
         c.inputs = {client.constant({3}, {1, 2, 3})};

@@ -1,5 +1,6 @@
 #include "proto/wire/progress.h"
 
+#include "engine/program/text.h"
 #include "proto/wire/varint.h"
 
 namespace teletensor::wire {
@@ -45,7 +46,8 @@ class Out {
 
 void put_status(Out& out, const core::Status& status) {
   out.number(2, static_cast<std::uint64_t>(status.code()));
-  out.text(3, status.message());
+  // protobuf allows only UTF-8 in a text; one that is not would end the client's stream.
+  out.text(3, program::one_line(status.message()));
 }
 
 // Makes a status from its two fields; codes that gRPC does not have become kUnknown.

@@ -1,6 +1,7 @@
 #include "capture/linker.h"
 
 #include "engine/ops/op.h"
+#include "engine/program/text.h"
 
 namespace teletensor::client {
 
@@ -72,7 +73,7 @@ Pieces pieces_of(nb::list nodes) {
 }
 
 Linker::Linker(std::string name, const Linker* forward) : forward_(forward) {
-  program_.name = std::move(name);
+  program_.name = program::one_line(name);
 }
 
 void Linker::input(const Handle& h) {
@@ -142,7 +143,7 @@ std::vector<View> Linker::inlined(const Program& piece, const std::vector<View>&
   std::uint32_t origin = 0;
   if (!line.empty()) {
     origin = static_cast<std::uint32_t>(program_.origins.size());
-    program_.origins.push_back(line);
+    program_.origins.push_back(program::one_line(line));
   }
   for (const Step& step : piece.body.steps) {
     Step& copy = out.steps.emplace_back(step);
