@@ -74,6 +74,8 @@ class Moves final : public MoveReceiver {
   // Sets the addresses where the daemon listens; empty for none. Must be called before peers are
   // started.
   void listens(const std::string& tcp, bool tls, const std::string& socket);
+  // Returns an error unless sessions can be moved to a peer of this name.
+  core::Status check_peer(const std::string& peer) const;
   void move(Request request);
   // Cancels moves that are not committed, and starts no more. May be called several times.
   void stop();

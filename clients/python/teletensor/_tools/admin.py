@@ -134,10 +134,10 @@ class Admin:
         reply = self._ask("Move", [(1, session), (2, to), (3, round(timeout * 1000))], timeout=_LONG)
         return {"address": reply.text(1), "bytes": reply.integer(2), "seconds": round(reply.real(3), 6)}
 
-    def admit(self, new: bool, why: str = "") -> None:
+    def admit(self, new: bool, why: str = "", to: str = "") -> None:
         """Sets whether the daemon accepts new sessions; if not, clients that ask for one get the reason
-        `why`."""
-        self._ask("Admit", [(1, int(not new)), (2, why)])
+        `why`. With `to`, raises CallError and changes nothing if the daemon knows no such peer."""
+        self._ask("Admit", [(1, int(not new)), (2, why), (3, to)])
 
     def create_token(self, user: str, role: str, lifetime_seconds: int = 0) -> dict[str, str]:
         """Creates a token; returns its id and its secret. The secret cannot be read again later."""

@@ -383,7 +383,7 @@ def _empty(args: argparse.Namespace) -> int:
 
     with transport(args) as connection:
         admin = Admin(connection)
-        admin.admit(False, f"it is being emptied, and its sessions move to {args.to!r}")
+        admin.admit(False, f"it is being emptied, and its sessions move to {args.to!r}", to=args.to)
         try:
             while found := [s for s in admin.sessions()[0] if s["id"] not in {e["id"] for e in stay}]:
                 current = entry = {key: found[0][key] for key in ("id", "name", "user")}
