@@ -12,6 +12,7 @@ constexpr void refuse_unless(bool right) {
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -22,6 +23,7 @@ constexpr void refuse_unless(bool right) {
 #include "server/access/tokens.h"
 #include "server/base/os/users.h"
 #include "server/peer_settings.h"
+#include "server/settings_check.h"
 
 namespace teletensor::server {
 
@@ -221,6 +223,7 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
   }
   if (key == "linger") return assign(node, config.linger_seconds);
   if (key == "log_level") return assign(node, config.log_level);
+  if (key == "log_format") return assign(node, config.log_format);
   return core::invalid("unknown key");
 }
 
@@ -291,7 +294,6 @@ void add_peers(CLI::App& app, Config& config) {
   app.add_option("--peer-patience", config.peer_patience_seconds,
                  "seconds after which a peer that cannot be reached is lost")
       ->envname("TELETENSOR_PEER_PATIENCE")
-      ->check(CLI::PositiveNumber)
       ->capture_default_str();
 }
 
@@ -310,38 +312,54 @@ void add_moves(CLI::App& app, Config& config) {
 
 // Returns an error message for a number that is out of range, regardless of whether an option, a
 // variable or the file has set it. Empty if all are valid.
-std::string out_of_range(const Config& config) {
+std::string out_of_range(const Config& config, const SettingSources& sources) {
   struct Range {
-    const char* name;
+    const char* key;
     double value, least, most;
+    bool above = false;  // The number must be above `least`.
   };
   const Range ranges[] = {
-      {"lease (--lease)", static_cast<double>(config.lease.value_or(0)), 0, kMaxLease},
-      {"lanes (--lanes)", static_cast<double>(config.lanes), 0, 1024},
-      {"sim_devices (--sim-devices)", static_cast<double>(config.sim_devices), 0, 16},
-      {"max_sessions (--max-sessions)", static_cast<double>(config.max_sessions), 1, 100'000},
-      {"user_sessions (--user-sessions)", static_cast<double>(config.user_sessions.value_or(0)), 0,
-       100'000},
-      {"session_queue (--session-queue)", static_cast<double>(config.session_queue), kMinQueue,
-       1'000'000},
-      {"slow_ms (--slow-ms)", static_cast<double>(config.slow_ms), 50, 1'000'000},
-      {"device_patience (--device-patience)", config.device_patience, 0, kMaxSeconds},
-      {"rank_grace (--rank-grace)", config.rank_grace_seconds, 0, kMaxSeconds},
-      {"stall (--stall)", config.stall_seconds, 0, kMaxSeconds},
-      {"peer_patience (--peer-patience)", config.peer_patience_seconds, 0, kMaxSeconds},
-      {"drain (--drain)", config.drain_seconds, 0, kMaxSeconds},
-      {"snapshot_every (--snapshot-every)", config.snapshot_every, 0, kMaxSeconds},
-      {"restart (--restart)", config.restart_seconds, 0, kMaxSeconds},
-      {"linger (--linger)", config.linger_seconds, 0, kMaxSeconds},
+      {"lease", static_cast<double>(config.lease.value_or(0)), 0, kMaxLease},
+      {"lanes", static_cast<double>(config.lanes), 0, 1024},
+      {"sim_devices", static_cast<double>(config.sim_devices), 0, 16},
+      {"max_sessions", static_cast<double>(config.max_sessions), 1, 100'000},
+      {"user_sessions", static_cast<double>(config.user_sessions.value_or(0)), 0, 100'000},
+      {"session_queue", static_cast<double>(config.session_queue), kMinQueue, 1'000'000},
+      {"slow_ms", static_cast<double>(config.slow_ms), 50, 1'000'000},
+      {"device_patience", config.device_patience, 0, kMaxSeconds, true},
+      {"rank_grace", config.rank_grace_seconds, 0, kMaxSeconds, true},
+      {"stall", config.stall_seconds, 0, kMaxSeconds, true},
+      {"peer_patience", config.peer_patience_seconds, 0, kMaxSeconds, true},
+      {"drain", config.drain_seconds, 0, kMaxSeconds, true},
+      {"snapshot_every", config.snapshot_every, 0, kMaxSeconds},
+      {"restart", config.restart_seconds, 0, kMaxSeconds},
+      {"linger", config.linger_seconds, 0, kMaxSeconds, true},
   };
   for (const Range& range : ranges) {
-    if (range.value >= range.least && range.value <= range.most) continue;
+    const bool enough = range.above ? range.value > range.least : range.value >= range.least;
+    if (enough && range.value <= range.most) continue;
     char text[100];
-    std::snprintf(text, sizeof text, "teletensord: %s: expected a number from %.0f to %.0f\n",
-                  range.name, range.least, range.most);
-    return text;
+    std::snprintf(text, sizeof text, ": expected a number %s %.0f%s %.0f\n",
+                  range.above ? "above" : "from", range.least, range.above ? ", at most" : " to",
+                  range.most);
+    return "teletensord: " + sources.of(range.key) + text;
   }
   return {};
+}
+
+// A mistake that the parser of flags has found. Its text names a flag, also if a variable was read.
+std::string mistake(std::string text, const CLI::App& app, const SettingSources& sources) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string variable = option->get_envname(), flag = option->get_name();
+    const std::size_t at = text.find(flag);
+    if (variable.empty() || at == text.npos) continue;
+    const std::size_t end = at + flag.size();
+    const bool whole = end == text.size() || (text[end] != '-' && !std::isalnum(text[end]));
+    std::string key = flag.substr(2);
+    std::replace(key.begin(), key.end(), '-', '_');
+    if (whole && sources.of(key) == variable) return text.replace(at, flag.size(), variable);
+  }
+  return text;
 }
 
 }  // namespace
@@ -381,7 +399,8 @@ Status read_toml(const std::string& path, Config& config) {
   try {
     table = toml::parse_file(path);
   } catch (const toml::parse_error& error) {
-    return core::invalid(path + ":" + std::to_string(error.source().begin.line) + ": " +
+    const std::string line = std::to_string(error.source().begin.line);
+    return core::invalid(path + (line == "0" ? "" : ":" + line) + ": " +
                          std::string(error.description()));
   } catch (const std::invalid_argument& error) {
     return core::invalid(path + ": " + error.what());
@@ -400,6 +419,7 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   Parsed parsed;
   Config& config = parsed.config;
   std::string path = config_path(argc, argv);
+  const SettingSources sources(argc, argv, path);
   if (!path.empty()) {
     if (const Status status = read_toml(path, config); !status.ok()) {
       parsed.exit_code = 2;
@@ -545,7 +565,6 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   app.add_option("--device-patience", config.device_patience,
                  "seconds after which a GPU that makes no progress counts as lost")
       ->envname("TELETENSOR_DEVICE_PATIENCE")
-      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--sim-devices", config.sim_devices, "simulated devices sim:0, ... for tests")
       ->envname("TELETENSOR_SIM_DEVICES");
@@ -561,50 +580,49 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   app.add_option("--rank-grace", config.rank_grace_seconds,
                  "seconds after which a session without a client leaves its groups")
       ->envname("TELETENSOR_RANK_GRACE")
-      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--stall", config.stall_seconds,
                  "seconds after which a client that does not read is ended")
       ->envname("TELETENSOR_STALL")
-      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--drain", config.drain_seconds,
                  "seconds after SIGTERM in which commands finish and sessions are saved in "
                  "the state directory")
       ->envname("TELETENSOR_DRAIN")
-      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--snapshot-every", config.snapshot_every,
                  "seconds after which a session that has changed is saved again; 0: "
                  "only at a shutdown and on demand")
       ->envname("TELETENSOR_SNAPSHOT_EVERY")
-      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--restart", config.restart_seconds,
                  "seconds that clients wait for a daemon that ended without notice; 0: sessions do "
                  "not outlive the daemon")
       ->envname("TELETENSOR_RESTART")
-      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_flag("--embedded", config.embedded,
                "for one user: no TCP unless requested; the daemon ends after its last client");
   app.add_option("--linger", config.linger_seconds,
                  "embedded: seconds that the daemon runs after its last client")
       ->envname("TELETENSOR_LINGER")
-      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--log-level", config.log_level, "trace debug info warn error off")
       ->envname("TELETENSOR_LOG_LEVEL")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
+      ->capture_default_str();
+  app.add_option("--log-format", config.log_format, "logfmt json")
+      ->envname("TELETENSOR_LOG_FORMAT")
+      ->check(CLI::IsMember({"logfmt", "json"}))
       ->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     std::ostringstream out, mistakes;
     parsed.exit_code = app.exit(error, out, mistakes) == 0 ? 0 : 2;
-    parsed.text = out.str() + mistakes.str();
+    parsed.text = out.str() + mistake(mistakes.str(), app, sources);
     return parsed;
   }
+  parsed.file = path;
   if (socket_option->count() > 0) config.socket = socket;
   if (no_socket) config.socket = "";
   if (state_option->count() > 0) config.state_dir = state_dir;
@@ -614,7 +632,10 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   if (std::find(std::begin(levels), std::end(levels), config.log_level) == std::end(levels)) {
     parsed.exit_code = 2;
     parsed.text = "teletensord: log_level: trace, debug, info, warn, error or off\n";
-  } else if (parsed.text = out_of_range(config); !parsed.text.empty()) {
+  } else if (config.log_format != "logfmt" && config.log_format != "json") {
+    parsed.exit_code = 2;
+    parsed.text = "teletensord: log_format: logfmt or json\n";
+  } else if (parsed.text = out_of_range(config, sources); !parsed.text.empty()) {
     parsed.exit_code = 2;
   } else if (!peers.ok()) {
     parsed.exit_code = 2;

@@ -102,11 +102,13 @@ struct Config {
   // Embedded daemon only: seconds that it keeps running after its last client.
   double linger_seconds = 5;
   std::string log_level = "info";
+  std::string log_format = "logfmt";
 };
 
 // The parsed command line.
 struct Parsed {
   Config config;
+  std::string file;          // The path of --config.
   std::string create_token;  // "USER:ROLE": create a token, print it and exit.
   std::string output;        // File to which that token is written instead of being printed.
   bool gpu_paths = false;    // Print how each operator runs on a GPU, and exit.

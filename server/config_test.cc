@@ -138,11 +138,11 @@ TEST(Config, MistakesAreSaidAndEndTheProgram) {
   refused(with("lease = 900000\n"), "lease");
   refused(with("log_level = \"loud\"\n"), "log_level");
   // Values that the command line refuses are refused in the file, too.
-  refused(with("lanes = 1000000\n"), "lanes (--lanes): expected a number from 0 to 1024");
+  refused(with("lanes = 1000000\n"), "config.toml: lanes: expected a number from 0 to 1024");
   refused(with("max_sessions = 0\n"), "max_sessions");
   refused(with("session_queue = 1\n"), "session_queue");
-  refused(with("drain = inf\n"), "drain (--drain)");
-  refused(with("restart = 1e300\n"), "restart (--restart)");
+  refused(with("drain = inf\n"), "config.toml: drain: expected a number above 0, at most 10000000");
+  refused(with("restart = 1e300\n"), "config.toml: restart: expected a number from 0 to 10000000");
   refused(parse({"--stall", "nan"}), "stall");
   refused(parse({"--snapshot-every", "1e12"}), "--snapshot-every");
 }
@@ -231,7 +231,8 @@ TEST(Config, PeersThatDoNotFitTogether) {
   refused({name, listen, "--peers=c=127.0.0.1:0"}, "port is 0");
   refused({name, listen, peers, "--peer-cert=x", "--peer-key=y"}, "--peer-ca");
   refused({name, listen, peers, "--peer-patience=0"}, "--peer-patience");
-  refused({name, listen, peers, "--peer-patience=1e9"}, "peer_patience");
+  refused({name, listen, peers, "--peer-patience=1e9"},
+          "--peer-patience: expected a number above 0, at most");
   // Outside the loopback interface TLS is required.
   refused({name, "--peer-listen=0.0.0.0:7421", peers}, "there peers need TLS");
   refused({name, listen, "--peers=a=192.0.2.1:7421"}, "there peers need TLS");

@@ -1,7 +1,6 @@
 // teletensord: reads the configuration, creates the engine and the server, and handles signals.
 #include <malloc.h>
 #include <signal.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +24,7 @@
 #include "server/peer_settings.h"
 #include "server/server.h"
 #include "server/session/codec.h"
+#include "server/settings_check.h"
 
 namespace {
 
@@ -33,6 +33,7 @@ using teletensor::core::Status;
 using teletensor::server::Clock;
 using teletensor::server::Config;
 
+constexpr int kUsage = 2;    // Exit code for a mistake in the settings.
 constexpr int kLease = 600;  // Default lease in seconds.
 // Maximum memory for sums that are exchanged between daemons, in bytes.
 constexpr std::uint64_t kGroupMemory = std::uint64_t{64} << 20;
@@ -41,8 +42,14 @@ constexpr std::chrono::seconds kFirstClient{60};
 // Time for running kernels after the sessions are written to files.
 constexpr std::chrono::seconds kLastKernels{5};
 
-int fail(const Status& status) {
+// Reports a mistake before the log starts, or of a command that creates a token.
+int fail(const Status& status, int code = 1) {
   std::fprintf(stderr, "teletensord: %s\n", status.message().c_str());
+  return code;
+}
+
+int not_started(const Status& status) {
+  teletensor::server::log_failure("not_started", status.message());
   return 1;
 }
 
@@ -64,6 +71,9 @@ int create_token(const std::string& wanted, const std::string& output,
   if (made.ok() && dprintf(file, "%s\n", made->secret.c_str()) > 0) return 0;
   const std::string reason = std::strerror(errno);
   if (!output.empty()) unlink(output.c_str());
+  if (made.status().code() == teletensor::core::Code::kInvalidArgument) {
+    return fail(made.status(), kUsage);
+  }
   return fail(made.ok() ? Status(teletensor::core::Code::kUnavailable, "the token: " + reason)
                         : made.status());
 }
@@ -83,13 +93,14 @@ bool wait_for_end(const sigset_t& signals, const Config& config,
     const int signal = config.embedded || gpus ? sigtimedwait(&signals, nullptr, &tick)
                                                : sigwaitinfo(&signals, nullptr);
     if (signal > 0) {
-      spdlog::info("event=signal number={}", signal);
+      teletensor::server::log_info("signal", {{"number", signal}});
       return false;
     }
     if (gpus && !lost && !engine.health().ok()) {
       lost = true;
       const bool again = server.recovery().on() && teletensor::server::may_restart();
-      spdlog::error("event=device_lost restart={} reason=\"{}\"", again, engine.health().message());
+      teletensor::server::log_error("device_lost",
+                                    {{"restart", again}, {"reason", engine.health().message()}});
       if (again) return true;
     }
     if (!config.embedded) continue;
@@ -98,7 +109,7 @@ bool wait_for_end(const sigset_t& signals, const Config& config,
     const std::chrono::duration<double> first = kFirstClient;
     const auto patience = had_client ? linger : std::max(linger, first);
     if (idle > patience && Clock::now() - started > patience) {
-      spdlog::info("event=no_clients idle_ms={}", idle.count());
+      teletensor::server::log_info("no_clients", {{"idle_ms", idle.count()}});
       return false;
     }
   }
@@ -182,6 +193,11 @@ int main(int argc, char** argv) {
     return 0;
   }
   const Config& config = parsed.config;
+  if (parsed.create_token.empty()) {
+    const Status wrong = teletensor::server::check_settings(
+        config, teletensor::server::SettingSources(argc, argv, parsed.file));
+    if (!wrong.ok()) return fail(wrong, kUsage);
+  }
   // Signals are blocked before threads are created, so that only this thread receives them.
   sigset_t signals;
   sigemptyset(&signals);
@@ -199,7 +215,9 @@ int main(int argc, char** argv) {
   // (docs/design/0016-bulk-streams.md).
   mallopt(M_MMAP_THRESHOLD, 8 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
-  teletensor::server::start_log(config.log_level);
+  teletensor::server::start_log(config.log_level, config.log_format == "json"
+                                                      ? teletensor::server::LogFormat::kJson
+                                                      : teletensor::server::LogFormat::kLogfmt);
   unsetenv("GRPC_TRACE");  // With GRPC_TRACE set, gRPC would write tokens to the log.
 
   teletensor::server::ServerOptions options;
@@ -250,7 +268,7 @@ int main(int argc, char** argv) {
     options.socket = *config.socket;
   } else {
     const auto path = teletensor::server::default_socket();
-    if (!path.ok()) return fail(path.status());
+    if (!path.ok()) return not_started(path.status());
     options.socket = *path;
   }
 
@@ -272,7 +290,8 @@ int main(int argc, char** argv) {
   engine_options.device_patience = config.device_patience;
   if (!options.state_dir.empty()) engine_options.kernel_cache = options.state_dir + "/kernels";
   engine_options.log = [](bool bad, const std::string& line) {
-    spdlog::log(bad ? spdlog::level::err : spdlog::level::info, "event=device text=\"{}\"", line);
+    bad ? teletensor::server::log_error("device", {{"text", line}})
+        : teletensor::server::log_info("device", {{"text", line}});
   };
   engine_options.disk_memory = config.disk_memory;
   engine_options.user_disk_memory = config.user_disk_memory;
@@ -284,27 +303,27 @@ int main(int argc, char** argv) {
   // The state directory is checked before the engine creates folders in it.
   if (!options.state_dir.empty()) {
     why = teletensor::server::private_state(options.state_dir);
-    if (why.code() == teletensor::core::Code::kPermissionDenied) return fail(why);
+    if (why.code() == teletensor::core::Code::kPermissionDenied) return not_started(why);
   }
   std::unique_ptr<teletensor::server::Peers> peers;
   if (!config.peer_name.empty()) {
     const auto checked = teletensor::server::peer_options(config);
-    if (!checked.ok()) return fail(checked.status());
+    if (!checked.ok()) return not_started(checked.status());
     auto made = teletensor::server::Peers::create(*checked);
-    if (!made.ok()) return fail(made.status());
+    if (!made.ok()) return not_started(made.status());
     peers = std::move(*made);
     engine_options.group_memory = kGroupMemory;
   }
   const auto engine = teletensor::engine::Engine::create(engine_options, &why);
-  if (!engine) return fail(why);
+  if (!engine) return not_started(why);
   auto* const groups = peers ? engine->connect(*peers) : nullptr;
   options.peers = peers.get();
   options.move_from = config.move_from;
   options.advertise = config.advertise;
   auto server = teletensor::server::Server::start(*engine, std::move(options));
-  if (!server.ok()) return fail(server.status());
+  if (!server.ok()) return not_started(server.status());
   if (groups != nullptr) why = peers->start(*groups, &(*server)->moves());
-  if (!why.ok()) return fail(why);
+  if (!why.ok()) return not_started(why);
 
   Ending ending(**server);
   std::string line = "teletensord " TELETENSOR_VERSION " ready";
@@ -315,7 +334,7 @@ int main(int argc, char** argv) {
   if (const std::string url = (*server)->dashboard_url(); !url.empty()) line += " url=" + url;
   std::puts(line.c_str());
   std::fflush(stdout);
-  spdlog::info("event=ready tcp=\"{}\" unix=\"{}\"", (*server)->tcp(), (*server)->socket());
+  teletensor::server::log_info("ready", {{"tcp", (*server)->tcp()}, {"unix", (*server)->socket()}});
 
   teletensor::server::notify_supervisor("READY=1");
   const bool again = wait_for_end(signals, config, *engine, **server);
@@ -323,8 +342,12 @@ int main(int argc, char** argv) {
   const bool whole = ending.run(signals);
   // Peers are stopped last; the sessions have told their groups that they end.
   if (peers) peers->stop();
-  const int status = again ? fail(teletensor::server::restart(argv)) : 0;
-  spdlog::info("event=stopped{}", whole ? "" : " running=\"a kernel that cannot be interrupted\"");
+  int status = 0;
+  if (again) {
+    teletensor::server::log_failure("not_restarted", teletensor::server::restart(argv).message());
+    status = 1;
+  }
+  teletensor::server::log_info("stopped", {{"kernel_running", !whole}});
   if (whole) return status;
   // Exits without destructors, because the running kernel's thread still uses objects that they
   // would destroy.

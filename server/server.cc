@@ -3,7 +3,6 @@
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 
 #include "engine/core/threads.h"
 #include "server/access/grpc_server.h"
+#include "server/base/log.h"
 #include "server/base/os/listen.h"
 #include "server/base/os/notify.h"
 #include "server/base/os/private_files.h"
@@ -42,11 +42,13 @@ constexpr std::string_view kRefusedThread = "Could not create grpc_sync_server w
 // Redirects gRPC's messages to the daemon's log. An abort becomes one line and exit status 1.
 void log_of_grpc(gpr_log_func_args* args) {
   if (args->message == kRefusedThread) {
-    core::end_without_thread(std::system_error(EAGAIN, std::generic_category()));
+    const std::system_error error(EAGAIN, std::generic_category());
+    log_failure("not_started", core::refused_thread(error));
+    std::_Exit(1);
   }
-  const auto level =
-      args->severity == GPR_LOG_SEVERITY_ERROR ? spdlog::level::warn : spdlog::level::debug;
-  spdlog::log(level, "event=grpc text=\"{}\"", args->message);
+  const bool error = args->severity == GPR_LOG_SEVERITY_ERROR;
+  error ? log_warn("grpc", {{"text", args->message}})
+        : log_debug("grpc", {{"text", args->message}});
 }
 
 std::uint64_t make_epoch() {
@@ -64,7 +66,7 @@ std::unique_ptr<SessionStore> store_of(const ServerOptions& options) {
   }
   auto store = SessionStore::open(options.state_dir);
   if (store.ok()) return std::move(*store);
-  spdlog::warn("event=no_snapshots reason=\"{}\"", store.status().message());
+  log_warn("no_snapshots", {{"reason", store.status().message()}});
   return nullptr;
 }
 
@@ -85,7 +87,7 @@ core::Result<std::unique_ptr<Server>> Server::start(engine::Engine& engine, Serv
   server->moves_.restored();
   if (server->recovery_.on()) {
     const Status kept = server->stores_.keep_in(server->options_.state_dir);
-    if (!kept.ok()) spdlog::warn("event=stores_not_kept reason=\"{}\"", kept.message());
+    if (!kept.ok()) log_warn("stores_not_kept", {{"reason", kept.message()}});
   }
   const Status status = server->bind();
   if (!status.ok()) return status;
@@ -143,9 +145,9 @@ Status Server::bind() {
   if (!tcp.empty()) TT_RETURN_IF_ERROR(check_remote("listen", tcp));
   if (!options_.http.empty()) TT_RETURN_IF_ERROR(check_remote("http", options_.http));
   if (options_.allow_anonymous && !(tcp.empty() && options_.http.empty())) {
-    spdlog::warn(
-        "event=anonymous_allowed text=\"every user of this machine may use the daemon on loopback "
-        "without a token (--allow-anonymous)\"");
+    log_warn("anonymous_allowed", {{"text",
+                                    "every user of this machine may use the daemon on loopback "
+                                    "without a token (--allow-anonymous)"}});
   }
   ListenerOptions local, remote;
   if (options_.tls.on()) {
@@ -162,7 +164,7 @@ Status Server::bind() {
     if (shares.ok()) {
       shares_ = std::move(*shares);
     } else {  // Without shared memory, clients use streams.
-      spdlog::warn("event=no_shared_memory reason=\"{}\"", shares.status().message());
+      log_warn("no_shared_memory", {{"reason", shares.status().message()}});
     }
     facts_.shares = shares_ != nullptr;
   }
@@ -216,7 +218,7 @@ void Server::guide(uid_t user, int connection) {
   leases_.counters().refused(Refusal::kSocketUser);
   const std::uint64_t count = ++refused_users_;
   if (count <= kTurnedAwayLogged || count % kTurnedAwayLogged == 0) {
-    spdlog::warn("event=socket_user_refused uid={} count={}", user, count);
+    log_warn("socket_user_refused", {{"uid", user}, {"count", count}});
   }
   close(connection);
 }

@@ -172,9 +172,9 @@ def events(lives: Iterable[Sequence[str]], session: str) -> list[Event]:
             facts = {key: int(value) for key, value in re.findall(r" (upto|from|replay)=(\d+)", line)}
             kind = what.group(1) or what.group(2)
             if kind == "ended":
-                if "why=taken" in line:
+                if 'why="taken"' in line:
                     found.append(Event("given_up"))
-                elif "why=restart" not in line:
+                elif 'why="restart"' not in line:
                     return found
             elif kind in EVENTS:
                 upto = facts.get("upto", facts.get("from", 0))

@@ -1,12 +1,12 @@
 #include "server/access/auth.h"
 
 #include <grpc/grpc_security_constants.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "server/base/log.h"
 #include "server/base/os/users.h"
 #include "server/base/secrets.h"
 
@@ -71,8 +71,9 @@ Result<Caller> Auth::check(Way way, std::string_view authorization, std::string_
   }
   const std::uint64_t count = refused_.fetch_add(1, std::memory_order_relaxed) + 1;
   if (count <= kRefusalsLogged || count % kRefusalsLogged == 0) {
-    spdlog::warn("event=call_refused method=\"{}\" code={} count={}", method,
-                 static_cast<int>(who.status().code()), count);
+    log_warn(
+        "call_refused",
+        {{"method", method}, {"code", static_cast<int>(who.status().code())}, {"count", count}});
   }
   return who;
 }

@@ -5,7 +5,6 @@
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +12,8 @@
 #include <fstream>
 #include <sstream>
 #include <vector>
+
+#include "server/base/log.h"
 
 namespace teletensor::server {
 
@@ -168,9 +169,9 @@ std::shared_ptr<const Certificates::Pem> Certificates::current() {
     if (pem.ok()) {
       pem->version = pem_->version + 1;
       pem_ = std::make_shared<const Pem>(std::move(*pem));
-      spdlog::info("event=certificates_taken version={}", pem_->version);
+      log_info("certificates_taken", {{"version", pem_->version}});
     } else {
-      spdlog::error("event=certificates_refused reason=\"{}\"", pem.status().message());
+      log_error("certificates_refused", {{"reason", pem.status().message()}});
     }
   }
   return pem_;

@@ -1,9 +1,8 @@
 #include "server/admin/admin.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 
+#include "server/base/log.h"
 #include "server/base/text.h"
 #include "server/session/codec.h"
 #include "server/session/streams.h"
@@ -84,8 +83,10 @@ void fill(const DrainFacts& facts, v1::DrainReply& out) {
 
 void kill(Leases& leases, Lease& lease, const Caller& caller, const std::string& reason) {
   const std::string text = readable(reason, kMaxReason);
-  spdlog::info("event=session_killed session=\"{}\" id={} by=\"{}\" reason=\"{}\"",
-               lease.client.name, lease.client.id, caller.user, text);
+  log_info("session_killed", {{"session", lease.client.name},
+                              {"id", lease.client.id},
+                              {"by", caller.user},
+                              {"reason", text}});
   leases.end(
       lease,
       Status(core::Code::kAborted, "ended by " + caller.user + (text.empty() ? "" : ": " + text)),
@@ -93,8 +94,8 @@ void kill(Leases& leases, Lease& lease, const Caller& caller, const std::string&
 }
 
 Status interrupt(Lease& lease, const Caller& caller) {
-  spdlog::info("event=session_interrupted session=\"{}\" id={} by=\"{}\"", lease.client.name,
-               lease.client.id, caller.user);
+  log_info("session_interrupted",
+           {{"session", lease.client.name}, {"id", lease.client.id}, {"by", caller.user}});
   return lease.with_session([](engine::Session& session) {
     session.interrupt();
     return Status();
@@ -273,8 +274,7 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
   return answer_later(context, [&](const AnswerRef& later) -> Status {
     const Result<Caller> caller = auth_.check(*context, entrance_, kAdminService + "Drain"s);
     if (!caller.ok()) return caller.status();
-    spdlog::info("event=drain_asked by=\"{}\" milliseconds={}", caller->user,
-                 request->milliseconds());
+    log_info("drain_asked", {{"by", caller->user}, {"milliseconds", request->milliseconds()}});
     recovery_.ask_to_drain(std::chrono::milliseconds(request->milliseconds()),
                            [later, reply](const Result<DrainFacts>& facts) {
                              if (facts.ok()) fill(*facts, *reply);
@@ -291,8 +291,10 @@ grpc::ServerUnaryReactor* AdminService::Move(grpc::CallbackServerContext* contex
     if (!caller.ok()) return caller.status();
     const Result<LeaseRef> lease = visible(leases_, request->session(), *caller);
     if (!lease.ok()) return lease.status();
-    spdlog::info("event=move_asked session=\"{}\" id={} to=\"{}\" by=\"{}\"", (*lease)->client.name,
-                 (*lease)->client.id, readable(request->to(), kMaxReason), caller->user);
+    log_info("move_asked", {{"session", (*lease)->client.name},
+                            {"id", (*lease)->client.id},
+                            {"to", readable(request->to(), kMaxReason)},
+                            {"by", caller->user}});
     moves_.move({*lease, request->to(), std::chrono::milliseconds(request->milliseconds()),
                  [context] { return !context->IsCancelled(); },
                  [later, reply](const Result<MoveFacts>& facts) {
@@ -309,12 +311,13 @@ grpc::ServerUnaryReactor* AdminService::Move(grpc::CallbackServerContext* contex
 
 grpc::ServerUnaryReactor* AdminService::Admit(grpc::CallbackServerContext* context,
                                               const v1::AdmitRequest* request, v1::AdmitReply*) {
-  return answer_to(context, "Admit", [&](const Caller& caller) {
+  return answer_to(context, "Admit", [&](const Caller& caller) -> Status {
+    if (!request->to().empty()) TT_RETURN_IF_ERROR(moves_.check_peer(request->to()));
     const std::string why = readable(request->why(), kMaxReason);
-    spdlog::info("event=new_sessions refused={} by=\"{}\" reason=\"{}\"", request->refuse(),
-                 caller.user, why);
+    log_info("new_sessions",
+             {{"refused", request->refuse()}, {"by", caller.user}, {"reason", why}});
     leases_.refuse_new(!request->refuse() ? "" : why.empty() ? "an administrator says so" : why);
-    return Status();
+    return {};
   });
 }
 
@@ -327,8 +330,10 @@ grpc::ServerUnaryReactor* AdminService::CreateToken(grpc::CallbackServerContext*
         request->user(), role_of(request->role()),
         static_cast<std::int64_t>(std::min(request->lifetime_seconds(), kLongest)));
     if (!made.ok()) return made.status();
-    spdlog::info("event=token_created id={} user=\"{}\" role={} by=\"{}\"", made->id,
-                 request->user(), request->role(), caller.user);
+    log_info("token_created", {{"id", made->id},
+                               {"user", request->user()},
+                               {"role", request->role()},
+                               {"by", caller.user}});
     reply->set_id(made->id);
     reply->set_secret(made->secret);
     return {};
@@ -360,8 +365,7 @@ grpc::ServerUnaryReactor* AdminService::RevokeToken(grpc::CallbackServerContext*
   return answer_to(context, "RevokeToken", [&](const Caller& caller) {
     Status status = auth_.tokens().revoke(request->id());
     if (status.ok()) {
-      spdlog::info("event=token_revoked id={} by=\"{}\"", readable(request->id(), kMaxReason),
-                   caller.user);
+      log_info("token_revoked", {{"id", readable(request->id(), kMaxReason)}, {"by", caller.user}});
     }
     return status;
   });

@@ -1,7 +1,5 @@
 #include "server/admin/health_probe.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -10,6 +8,7 @@
 
 #include "engine/core/threads.h"
 #include "engine/core/with_memory.h"
+#include "server/base/log.h"
 
 namespace teletensor::server {
 
@@ -162,7 +161,7 @@ void HealthProbe::run_once() {
       right_at_ns_ = (ended - started_).count();
     } else {
       // After a wrong result the daemon is not ready until a later result is correct.
-      spdlog::error("event=canary_wrong reason=\"{}\"", status.message());
+      log_error("canary_wrong", {{"reason", status.message()}});
       right_at_ns_ = -1;
     }
     MutexLock lock(mutex_);

@@ -1,7 +1,5 @@
 #include "server/admin/history.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -9,6 +7,7 @@
 
 #include "engine/core/threads.h"
 #include "engine/core/with_memory.h"
+#include "server/base/log.h"
 
 namespace teletensor::server {
 
@@ -60,7 +59,7 @@ void History::work() {
       take();
       return core::Status();
     });
-    if (!status.ok()) spdlog::warn("event=history_gap reason=\"{}\"", status.message());
+    if (!status.ok()) log_warn("history_gap", {{"reason", status.message()}});
     next = std::max(next + period_, Clock::now());  // Samples that were missed are not taken later.
     MutexLock lock(mutex_);
     while (!stop_ && Clock::now() < next) changed_.wait_for(mutex_, next - Clock::now());

@@ -63,7 +63,7 @@ struct UserRow {
 };
 
 std::map<std::string, UserRow> rows_of(const Overview& all, const Counters& counters,
-                                       const StateUse& state_use) {
+                                       const StateUse& state_use, const Caller& caller) {
   std::map<std::string, UserRow> users;
   for (const SessionView& view : all.sessions) {
     UserRow row{1, view.used(), view.lane_seconds, view.completed, 0, 0, {}};
@@ -82,6 +82,9 @@ std::map<std::string, UserRow> rows_of(const Overview& all, const Counters& coun
                      {}});
   }
   for (const auto& [user, bytes] : state_use.users()) users[user].state += bytes;
+  if (caller.role == Role::kUser) {
+    std::erase_if(users, [&](const auto& row) { return row.first != caller.user; });
+  }
   if (users.size() <= kMaxLabelledUsers) return users;
   std::vector<std::pair<std::string, UserRow>> order(users.begin(), users.end());
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
@@ -334,7 +337,8 @@ void add_refusals(Page& page, const Counters& counters) {
 }  // namespace
 
 std::string metrics_text(Leases& leases, const Auth& auth, const HealthProbe& probe,
-                         const Services& services, const std::string& version) {
+                         const Services& services, const std::string& version,
+                         const Caller& caller) {
   const Overview all = overview(leases, leases.engine(), {"", Role::kAdmin});
   const Counters& counters = leases.counters();
   Page page;
@@ -364,18 +368,17 @@ std::string metrics_text(Leases& leases, const Auth& auth, const HealthProbe& pr
   page.one("teletensor_handles", "Names that clients hold.", static_cast<double>(handles));
   page.one("teletensor_queued_commands", "Commands received that have not run.",
            static_cast<double>(queued));
-  add_users(page, rows_of(all, counters, services.state_use));
+  add_users(page, rows_of(all, counters, services.state_use, caller));
   add_groups(page, leases.engine().groups());
   if (services.peers != nullptr) add_peers(page, *services.peers);
   add_stores(page, services.stores.total());
 
   page.one("teletensor_sessions_opened_total", "Sessions opened.",
            static_cast<double>(leases.opened()), MetricType::Counter);
-  page.family("teletensor_sessions_ended_total", "Sessions ended, by status.", MetricType::Counter);
-  for (std::size_t code = 0; code < Counters::kCodes; ++code) {
-    if (const std::uint64_t count = counters.ended(code)) {
-      page.row(static_cast<double>(count), {{"code", kCodeNames[code]}});
-    }
+  page.family("teletensor_sessions_ended_total", "Sessions ended, by status and reason.",
+              MetricType::Counter);
+  for (const auto& [why, count] : counters.ended()) {
+    page.row(static_cast<double>(count), {{"code", kCodeNames[why.first]}, {"reason", why.second}});
   }
   page.one("teletensor_refused_callers_total", "Calls without the right to make them.",
            static_cast<double>(auth.refused()), MetricType::Counter);

@@ -1,6 +1,6 @@
 // Writes the daemon's state in Prometheus' text format, for /metrics. All values are in base units.
 // The only labels from outside are user names, of which the kMaxUsers largest are listed
-// separately.
+// separately. A caller with the role "user" sees only its own rows of those by user.
 #pragma once
 
 #include <string>
@@ -15,6 +15,7 @@ namespace teletensor::server {
 inline constexpr std::size_t kMaxLabelledUsers = 50;
 
 std::string metrics_text(Leases& leases, const Auth& auth, const HealthProbe& probe,
-                         const Services& services, const std::string& version);
+                         const Services& services, const std::string& version,
+                         const Caller& caller);
 
 }  // namespace teletensor::server

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "engine/core/mutex.h"
 #include "engine/core/status.h"
@@ -43,8 +44,15 @@ class Counters {
   void refused(Refusal why) { ++refused_[static_cast<std::size_t>(why)]; }
   std::uint64_t refused(Refusal why) const { return refused_[static_cast<std::size_t>(why)]; }
 
-  void ended(core::Code code) { ++ended_[static_cast<std::size_t>(code) % kCodes]; }
-  std::uint64_t ended(std::size_t code) const { return ended_[code]; }
+  // Counts a session that has ended with this status and this word for the reason.
+  void ended(core::Code code, const std::string& word) {
+    core::MutexLock lock(mutex_);
+    ++ended_[{static_cast<std::size_t>(code) % kCodes, word}];
+  }
+  std::map<std::pair<std::size_t, std::string>, std::uint64_t> ended() const {
+    core::MutexLock lock(mutex_);
+    return ended_;
+  }
 
   void add(const std::string& user, const UserTotals& more) {
     core::MutexLock lock(mutex_);
@@ -65,9 +73,9 @@ class Counters {
   }
 
  private:
-  std::array<std::atomic<std::uint64_t>, kCodes> ended_{};
   std::array<std::atomic<std::uint64_t>, static_cast<std::size_t>(Refusal::kCount)> refused_{};
   mutable core::Mutex mutex_;
+  std::map<std::pair<std::size_t, std::string>, std::uint64_t> ended_ TT_GUARDED_BY(mutex_);
   std::map<std::string, UserTotals> users_ TT_GUARDED_BY(mutex_);
 };
 

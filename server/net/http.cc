@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
+#include <cstdio>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -50,7 +52,23 @@ int http_status(const Status& status) {
 
 void refuse(httplib::Response& response, int status, const std::string& text) {
   response.status = status;
+  if (status == 401) response.set_header("WWW-Authenticate", "Bearer");
   response.set_content(text + "\n", "text/plain; charset=utf-8");
+}
+
+// The time as RFC 9110 writes it, in English whatever the locale.
+std::string http_date() {
+  constexpr const char* kDays[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
+  constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                     "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+  const std::time_t now = std::time(nullptr);
+  std::tm at{};
+  gmtime_r(&now, &at);
+  char text[64];
+  std::snprintf(text, sizeof text, "%s, %02d %s %d %02d:%02d:%02d GMT", kDays[at.tm_wday],
+                at.tm_mday, kMonths[at.tm_mon], at.tm_year + 1900, at.tm_hour, at.tm_min,
+                at.tm_sec);
+  return text;
 }
 
 // Removes the port from "example.org:8080" or "[::1]:80".
@@ -137,15 +155,21 @@ class Http final : public HttpServer {
                                    "form-action 'none'; frame-ancestors 'none'"}});
     server_->set_exception_handler([](const httplib::Request&, httplib::Response& response,
                                       std::exception_ptr) { refuse(response, 500, "failed"); });
-    server_->set_pre_routing_handler(
-        [this](const httplib::Request& request, httplib::Response& response) {
-          if (const Refusal refusal = refusal_of(request)) {
-            if (refusal->first == 413) leases_.counters().refused(server::Refusal::kHttpBody);
-            refuse(response, refusal->first, refusal->second);
-            return httplib::Server::HandlerResponse::Handled;
-          }
-          return httplib::Server::HandlerResponse::Unhandled;
-        });
+    server_->set_pre_routing_handler([this](const httplib::Request& request,
+                                            httplib::Response& response) {
+      if (const Refusal refusal = refusal_of(request)) {
+        if (refusal->first == 413) leases_.counters().refused(server::Refusal::kHttpBody);
+        refuse(response, refusal->first, refusal->second);
+        if (refusal->first == 405) {
+          response.set_header("Allow", takes_body_.contains(request.path) ? "POST" : "GET, HEAD");
+        }
+        return httplib::Server::HandlerResponse::Handled;
+      }
+      return httplib::Server::HandlerResponse::Unhandled;
+    });
+    server_->set_post_routing_handler([](const httplib::Request&, httplib::Response& response) {
+      response.set_header("Date", http_date());
+    });
     add_routes();
   }
 
@@ -153,6 +177,9 @@ class Http final : public HttpServer {
   using Refusal = std::optional<std::pair<int, std::string>>;
 
   Refusal refusal_of(const httplib::Request& request) const {
+    if (request.get_header_value_count("Host") > 1) {
+      return {{400, "the request has more than one Host"}};
+    }
     if (!our_host(host_of(request.get_header_value("Host")))) {
       return {{421, "this server does not answer for that host name (--http-name)"}};
     }
@@ -161,10 +188,15 @@ class Http final : public HttpServer {
     if (lengths + encodings > 1) return {{400, "the body has more than one length"}};
     const std::string length = request.get_header_value("Content-Length");
     if (request.method == "GET" || request.method == "HEAD") {
+      if (takes_body_.contains(request.path)) return {{405, "only POST is possible here"}};
       if (encodings == 0 && length.find_first_not_of('0') == length.npos) return {};
       return {{413, "no body is expected"}};
     }
-    if (request.method != "POST" || !takes_body_.contains(request.path)) {
+    if (readable_.contains(request.path)) return {{405, "only GET and HEAD are possible here"}};
+    if (takes_body_.contains(request.path) && request.method != "POST") {
+      return {{405, "only POST is possible here"}};
+    }
+    if (!takes_body_.contains(request.path)) {
       return {{404, "not found"}};
     }
     Status status = check_origin(request);
@@ -193,6 +225,7 @@ class Http final : public HttpServer {
   }
 
   void get(const std::string& path, Handler handler) {
+    readable_.insert(path);
     server_->Get(path, [this, method = "GET " + path, handler = std::move(handler)](
                            const httplib::Request& request, httplib::Response& response) {
       const Result<Caller> caller = check(method, request);
@@ -312,10 +345,12 @@ class Http final : public HttpServer {
       }
       refuse(response, 503, "not ready: " + health_probe_.trouble());
     });
-    get("/metrics", [this](const Caller&, const httplib::Request&, httplib::Response& response) {
-      response.set_content(metrics_text(leases_, auth_, health_probe_, services_, options_.version),
-                           "text/plain; version=0.0.4; charset=utf-8");
-    });
+    get("/metrics",
+        [this](const Caller& caller, const httplib::Request&, httplib::Response& response) {
+          response.set_content(
+              metrics_text(leases_, auth_, health_probe_, services_, options_.version, caller),
+              "text/plain; version=0.0.4; charset=utf-8");
+        });
   }
 
   const HttpOptions options_;
@@ -325,7 +360,7 @@ class Http final : public HttpServer {
   const Services services_;
   History history_;
   std::unique_ptr<BoundedServer> server_;
-  std::set<std::string> takes_body_;  // The paths of POST routes.
+  std::set<std::string> readable_, takes_body_;  // The paths of GET and of POST routes.
   const Clock::time_point started_ = Clock::now();
   std::string host_, address_, run_secret_;
   std::atomic<bool> ended_ = false;  // The listening thread's result.

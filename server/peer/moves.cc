@@ -1,12 +1,11 @@
 #include "server/peer/moves.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <thread>
 #include <utility>
 
 #include "engine/core/with_memory.h"
+#include "server/base/log.h"
 
 namespace teletensor::server {
 
@@ -139,8 +138,7 @@ void Moves::take(const std::string& peer, const v1::PeerMove& move, std::string_
     case v1::PeerMove::ABORT:
       if (const auto found = coming_.find(id);
           found != coming_.end() && found->second.peer == peer) {
-        spdlog::info("event=session_not_arrived move={} peer=\"{}\" reason=\"{}\"", id, peer,
-                     move.text());
+        log_info("session_not_arrived", {{"move", id}, {"peer", peer}, {"reason", move.text()}});
         drop(id);
       }
       return;

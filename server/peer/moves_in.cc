@@ -1,5 +1,4 @@
 // The target side of a move.
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <bit>
@@ -7,6 +6,7 @@
 #include <utility>
 
 #include "engine/core/with_memory.h"
+#include "server/base/log.h"
 #include "server/base/os/listen.h"
 #include "server/base/os/users.h"
 #include "server/peer/moves.h"
@@ -138,8 +138,10 @@ void Moves::offered(const std::string& peer, const v1::PeerMove& move) {
     if (made.ok()) file = std::move(*made);
   }
   if (!status.ok()) {
-    spdlog::warn("event=session_refused peer=\"{}\" session=\"{}\" user=\"{}\" reason=\"{}\"", peer,
-                 offer.name(), offer.user(), status.message());
+    log_warn("session_refused", {{"peer", peer},
+                                 {"session", offer.name()},
+                                 {"user", offer.user()},
+                                 {"reason", status.message()}});
     return say_no(peer, id, v1::PeerMove::REFUSE, status);
   }
   Coming& added = coming_[id];
@@ -243,8 +245,7 @@ void Moves::arrive(const std::string& peer, const std::string& id) {
     if (stopping_) return;
   }
   if (const Status status = take_in(id, coming); !status.ok()) {
-    spdlog::error("event=session_not_arrived move={} peer=\"{}\" reason=\"{}\"", id, peer,
-                  status.message());
+    log_error("session_not_arrived", {{"move", id}, {"peer", peer}, {"reason", status.message()}});
     worker_.post([this, peer, id] { arrive(peer, id); }, std::chrono::milliseconds(1000));
     return;
   }
@@ -271,8 +272,11 @@ Status Moves::take_in(const std::string& id, Coming& coming) {
   leases_.moved_sessions().forget(arrival.token());
   forget_moves([&](const v1::SavedMove& move) { return move.token() == arrival.token(); });
   files_->forget_arrival(id);
-  spdlog::info("event=session_arrived move={} session=\"{}\" id={} user=\"{}\" peer=\"{}\"", id,
-               arrival.name(), lease ? lease->client.id : 0, arrival.user(), coming.peer);
+  log_info("session_arrived", {{"move", id},
+                               {"session", arrival.name()},
+                               {"id", lease ? lease->client.id : 0},
+                               {"user", arrival.user()},
+                               {"peer", coming.peer}});
   return {};
 }
 

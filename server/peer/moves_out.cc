@@ -1,10 +1,10 @@
 // The source side of a move.
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <ctime>
 #include <utility>
 
+#include "server/base/log.h"
 #include "server/base/secrets.h"
 #include "server/base/text.h"
 #include "server/peer/moves.h"
@@ -29,7 +29,7 @@ std::uint64_t unix_now() { return static_cast<std::uint64_t>(std::time(nullptr))
 
 }  // namespace
 
-Status Moves::may_leave(const Lease& lease, const std::string& peer) const {
+Status Moves::check_peer(const std::string& peer) const {
   if (peers_ == nullptr) {
     return Status(Code::kFailedPrecondition,
                   "this daemon has no peers to move sessions to (--peer-name, --peers)");
@@ -42,6 +42,11 @@ Status Moves::may_leave(const Lease& lease, const std::string& peer) const {
     for (const std::string& each : peers_->peers()) known += (known.empty() ? "" : ", ") + each;
     return core::invalid("\"" + peer + "\" is not one of this daemon's peers (--peers): " + known);
   }
+  return {};
+}
+
+Status Moves::may_leave(const Lease& lease, const std::string& peer) const {
+  TT_RETURN_IF_ERROR(check_peer(peer));
   TT_RETURN_IF_ERROR(recovery_.refusal(lease));
   for (const auto& [id, leaving] : leaving_) {
     if (leaving.lease.get() == &lease) {
@@ -79,8 +84,9 @@ void Moves::begin(Delayed move) {
   }
   if (refused.ok() && !request.wanted()) {
     refused = Status(Code::kCancelled, "the caller has disconnected");
-    spdlog::info("event=move_not_wanted session=\"{}\" id={} peer=\"{}\"",
-                 request.lease->client.name, request.lease->client.id, request.peer);
+    log_info("move_not_wanted", {{"session", request.lease->client.name},
+                                 {"id", request.lease->client.id},
+                                 {"peer", request.peer}});
   }
   if (!refused.ok()) return request.done(refused);
   if (linked(request.peer)) return offer(request);
@@ -139,8 +145,9 @@ void Moves::offer(const Request& request) {
   leaving.lease = lease;
   leaving.peer = peer;
   leaving.done = request.done;
-  spdlog::info("event=move_offered move={} session=\"{}\" id={} peer=\"{}\"", id,
-               lease->client.name, lease->client.id, peer);
+  log_info(
+      "move_offered",
+      {{"move", id}, {"session", lease->client.name}, {"id", lease->client.id}, {"peer", peer}});
   peers_->send_move(peer, std::move(move));
 }
 
@@ -188,7 +195,7 @@ void Moves::rested(const std::string& id, const LeaseRef& lease,
   if (facts.ok()) leaving.phase = Leaving::Phase::kSending;
   if (!status.ok()) return give_up(id, status, true);
   leaving.bytes = facts->bytes;
-  spdlog::info("event=move_sending move={} bytes={}", id, leaving.file->size());
+  log_info("move_sending", {{"move", id}, {"bytes", leaving.file->size()}});
   send_more(id, leaving);
 }
 
@@ -254,10 +261,13 @@ void Moves::commit(const std::string& id, const v1::PeerMove& ready) {
   }
   const MoveFacts facts{told, leaving.bytes,
                         std::chrono::duration<double>(Clock::now() - leaving.still).count()};
-  spdlog::info(
-      "event=session_moved move={} session=\"{}\" id={} peer=\"{}\" address=\"{}\" bytes={} "
-      "seconds={:.3f}",
-      id, lease.client.name, lease.client.id, leaving.peer, told, facts.bytes, facts.seconds);
+  log_info("session_moved", {{"move", id},
+                             {"session", lease.client.name},
+                             {"id", lease.client.id},
+                             {"peer", leaving.peer},
+                             {"address", told},
+                             {"bytes", facts.bytes},
+                             {"seconds", facts.seconds}});
   say(leaving.peer, id, v1::PeerMove::COMMIT);
   const Done done = std::move(leaving.done);
   leaving_.erase(id);
@@ -271,9 +281,9 @@ void Moves::committed(const std::string& id, const std::string& peer) {
   found->second.set_committed(true);
   // The peer will send the message again.
   if (const Status saved = files_->save(found->second); !saved.ok()) {
-    spdlog::warn("event=move_not_noted move={} reason=\"{}\"", id, saved.message());
+    log_warn("move_not_noted", {{"move", id}, {"reason", saved.message()}});
   }
-  spdlog::info("event=move_committed move={} peer=\"{}\"", id, peer);
+  log_info("move_committed", {{"move", id}, {"peer", peer}});
 }
 
 void Moves::answer_ask(const std::string& id, const std::string& peer) {
@@ -293,9 +303,11 @@ void Moves::give_up(std::string id, const Status& why, bool tell_peer) {
   if (tell_peer) say_no(leaving.peer, id, v1::PeerMove::ABORT, why);
   // A session that is still being paused is resumed in rested().
   if (leaving.phase == Leaving::Phase::kSending) Recovery::resume(*leaving.lease);
-  spdlog::warn("event=session_not_moved move={} session=\"{}\" id={} peer=\"{}\" reason=\"{}\"", id,
-               leaving.lease->client.name, leaving.lease->client.id, leaving.peer,
-               readable(why.message(), kPeerReason));
+  log_warn("session_not_moved", {{"move", id},
+                                 {"session", leaving.lease->client.name},
+                                 {"id", leaving.lease->client.id},
+                                 {"peer", leaving.peer},
+                                 {"reason", readable(why.message(), kPeerReason)}});
   leaving.done(why);
 }
 

@@ -1,11 +1,10 @@
 #include "server/peer/peer.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "engine/core/with_memory.h"
+#include "server/base/log.h"
 #include "server/base/secrets.h"
 #include "server/base/text.h"
 
@@ -159,7 +158,7 @@ void Peer::stand(const PeerStream::Ref& stream, const PeerHello& hello) {
     last_why_.clear();
   }
   if (earlier) earlier->end(Status(Code::kAborted, "a later connection has taken its place"));
-  spdlog::info("event=peer_connected peer=\"{}\" new={}", name_, meet);
+  log_info("peer_connected", {{"peer", name_}, {"new", meet}});
   if (meet) home_.receiver->met(name_);
   if (meet && home_.moves != nullptr) home_.moves->met(name_);
   {
@@ -278,11 +277,9 @@ void Peer::closed(const PeerStream::Ref& stream, const std::string& why) {
     told = stopped_ || (!stood && std::exchange(last_why_, why) == why);
   }
   if (!told && stood) {
-    spdlog::warn("event=peer_disconnected peer=\"{}\" reason=\"{}\"", name_,
-                 readable(why, kPeerReason));
+    log_warn("peer_disconnected", {{"peer", name_}, {"reason", readable(why, kPeerReason)}});
   } else if (!told) {
-    spdlog::warn("event=peer_unreachable peer=\"{}\" reason=\"{}\"", name_,
-                 readable(why, kPeerReason));
+    log_warn("peer_unreachable", {{"peer", name_}, {"reason", readable(why, kPeerReason)}});
   }
   home_.look_again();
 }
@@ -301,7 +298,7 @@ void Peer::lose(const std::string& why) {
     missed_.reset();
   }
   if (stream) stream->end(Status(Code::kAborted, why));
-  spdlog::warn("event=peer_lost peer=\"{}\" reason=\"{}\"", name_, readable(why, kPeerReason));
+  log_warn("peer_lost", {{"peer", name_}, {"reason", readable(why, kPeerReason)}});
   home_.receiver->lost(name_, why);
   if (home_.moves != nullptr) home_.moves->lost(name_, why);
   home_.look_again();

@@ -1,13 +1,12 @@
 #include "server/peer/peers.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <exception>
 #include <utility>
 
 #include "engine/core/threads.h"
 #include "server/access/grpc_server.h"
+#include "server/base/log.h"
 #include "server/base/os/listen.h"
 #include "server/base/os/spare_threads.h"
 #include "server/base/text.h"
@@ -77,8 +76,10 @@ Status Peers::start(Receiver& receiver, MoveReceiver* moves) {
   TT_RETURN_IF_ERROR(check_threads(kPeerThreads));
   TT_RETURN_IF_ERROR(listen());
   clock_ = core::start_thread([this] { run_timer(); });
-  spdlog::info("event=peers_listening name=\"{}\" address=\"{}\" count={} tls={}", options_.name,
-               address_, peers_.size(), home_.tls);
+  log_info("peers_listening", {{"name", options_.name},
+                               {"address", address_},
+                               {"count", peers_.size()},
+                               {"tls", home_.tls}});
   return {};
 }
 
@@ -231,7 +232,7 @@ void Peers::refused(const std::string& why) {
     count = ++refused_;
   }
   if (count > kRefusedLogged && count % kRefusedLogged != 0) return;
-  spdlog::warn("event=peer_refused count={} reason=\"{}\"", count, readable(why, kPeerReason));
+  log_warn("peer_refused", {{"count", count}, {"reason", readable(why, kPeerReason)}});
 }
 
 Clock::time_point Peers::end_late_strangers(Clock::time_point now) {
@@ -305,7 +306,7 @@ void Peers::stop() {
   }
   while (home_.streams > 0) std::this_thread::sleep_for(kPollStep);
   if (!wait_while([this] { return *home_.lent > 0; }, kGivenBack)) {
-    spdlog::error("event=peers_memory_kept pieces={}", home_.lent->load());
+    log_error("peers_memory_kept", {{"pieces", home_.lent->load()}});
   }
   {
     MutexLock lock(mutex_);

@@ -1,7 +1,6 @@
 #include "server/rendezvous/key_store_file.h"
 
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -11,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "server/base/log.h"
 #include "server/base/os/private_files.h"
 
 namespace teletensor::server {
@@ -172,7 +172,7 @@ Status KeyStoreFile::append(std::span<const Change> changes) {
   // If the truncation fails as well, the rest of the file contains no complete record.
   if (!status.ok()) {
     if (ftruncate(file.fd(), static_cast<off_t>(bytes_)) != 0) {
-      spdlog::warn("event=store_not_cut reason=\"{}\"", std::strerror(errno));
+      log_warn("store_not_cut", {{"reason", std::strerror(errno)}});
     }
     return status;
   }
@@ -202,7 +202,7 @@ Status KeyStoreFile::replace(const Head& head, std::span<const Change> changes) 
 
 void KeyStoreFile::remove() const {
   if (unlink(path_.c_str()) != 0 && errno != ENOENT) {
-    spdlog::warn("event=store_not_removed reason=\"{}\"", std::strerror(errno));
+    log_warn("store_not_removed", {{"reason", std::strerror(errno)}});
   }
 }
 

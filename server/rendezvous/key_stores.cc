@@ -1,11 +1,11 @@
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include <filesystem>
 
 #include "engine/core/threads.h"
+#include "server/base/log.h"
 #include "server/base/os/private_files.h"
 #include "server/base/secrets.h"
 #include "server/rendezvous/key_stores_parts.h"
@@ -265,9 +265,9 @@ void KeyStores::restore(const std::string& path) {
   if (!file.ok() || stores_.contains(name)) {
     book.bytes -= store->bytes;
     tidy(name.first);
-    spdlog::warn("event=store_not_restored file=\"{}\" reason=\"{}\"",
-                 std::filesystem::path(path).filename().string(),
-                 file.ok() ? "there are two of its name" : file.status().message());
+    log_warn("store_not_restored",
+             {{"file", std::filesystem::path(path).filename().string()},
+              {"reason", file.ok() ? "there are two of its name" : file.status().message()}});
     return;
   }
   store->name = name;

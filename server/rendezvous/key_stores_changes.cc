@@ -1,9 +1,9 @@
 // The calls of KeyStores that change a store.
-#include <spdlog/spdlog.h>
 
 #include <charconv>
 #include <optional>
 
+#include "server/base/log.h"
 #include "server/rendezvous/key_stores_parts.h"
 
 namespace teletensor::server {
@@ -110,7 +110,7 @@ void KeyStores::compact(Store& store) {
   }
   const Status status =
       store.file->replace({store.name.first, store.name.second, store.generation}, all);
-  if (!status.ok()) spdlog::warn("event=store_not_compacted reason=\"{}\"", status.message());
+  if (!status.ok()) log_warn("store_not_compacted", {{"reason", status.message()}});
   store.compact_above = 2 * store.file->bytes() + kLogSlack;
 }
 

@@ -112,6 +112,9 @@ grpc::ServerUnaryReactor* StoreService::Open(grpc::CallbackServerContext* contex
       if (wait.ok()) call.waits(std::move(*wait));
       return wait.status();
     }
+    if (!v1::StoreOpenRequest::Way_IsValid(request->way())) {
+      return core::invalid("way: no value " + std::to_string(request->way()));
+    }
     KeyStores::Way way = KeyStores::Way::kShare;
     if (request->way() == v1::StoreOpenRequest::BEGIN) way = KeyStores::Way::kBegin;
     if (request->way() == v1::StoreOpenRequest::NEW) way = KeyStores::Way::kNew;

@@ -42,10 +42,16 @@ core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leas
   return lease;
 }
 
-std::uint64_t number_of(const grpc::CallbackServerContext& context, const char* key) {
-  const std::string_view text = text_of(context, key);
+core::Result<std::uint64_t> number_of(const grpc::CallbackServerContext& context, const char* key) {
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) return std::uint64_t{0};
+  const std::string_view text(found->second.data(), found->second.size());
   std::uint64_t number = 0;
-  std::from_chars(text.data(), text.data() + text.size(), number);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    return core::invalid("the metadata " + std::string(key) + " is not a number below 2^64");
+  }
   return number;
 }
 

@@ -23,8 +23,9 @@ grpc::Status to_grpc(const core::Status& status);
 // user. If it has ended, the reason is added to the trailing metadata.
 core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leases& leases,
                                 const core::Result<Caller>& caller);
-// The value of a numeric entry in the call's metadata. 0 if there is none.
-std::uint64_t number_of(const grpc::CallbackServerContext& context, const char* key);
+// The value of a numeric entry in the call's metadata. 0 if there is none; INVALID_ARGUMENT if it
+// is not a number.
+core::Result<std::uint64_t> number_of(const grpc::CallbackServerContext& context, const char* key);
 
 // gRPC discards exceptions of its callbacks; a stream would then wait forever, or a call would be
 // answered as an unknown method. Therefore the callbacks are noexcept. Code that may need memory
@@ -72,12 +73,14 @@ grpc::ServerUnaryReactor* answer_later(grpc::CallbackServerContext* context, Act
 }
 
 // Each start function creates the reactor of a stream that uses `lease` and is counted by `place`.
+// `attach` and `key` are the numbers that the call's metadata states, or 0.
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* start_run(
-    grpc::CallbackServerContext* context, Leases& leases, LeaseRef lease,
-    StreamShares::Place place);
+    grpc::CallbackServerContext* context, Leases& leases, LeaseRef lease, StreamShares::Place place,
+    std::uint64_t attach);
 grpc::ServerReadReactor<grpc::ByteBuffer>* start_upload(grpc::CallbackServerContext* context,
                                                         grpc::ByteBuffer* reply, Leases& leases,
-                                                        LeaseRef lease, StreamShares::Place place);
+                                                        LeaseRef lease, StreamShares::Place place,
+                                                        std::uint64_t key);
 grpc::ServerWriteReactor<grpc::ByteBuffer>* start_download(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* request,
                                                            Leases& leases, LeaseRef lease,

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "engine/memory/block_file.h"
+#include "server/base/log.h"
 #include "server/base/os/private_files.h"
 
 namespace teletensor::server {
@@ -45,7 +45,7 @@ std::vector<Message> records(const SessionStore& store, const std::string& suffi
     if (status.ok() && file == message.id() + suffix) {
       all.push_back(std::move(message));
     } else {
-      spdlog::error("event=state_damaged file=\"{}\" reason=\"{}\"", file, status.message());
+      log_error("state_damaged", {{"file", file}, {"reason", status.message()}});
     }
   }
   return all;

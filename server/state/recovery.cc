@@ -1,7 +1,5 @@
 #include "server/state/recovery.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <ctime>
 #include <map>
@@ -10,6 +8,7 @@
 
 #include "engine/core/threads.h"
 #include "engine/core/with_memory.h"
+#include "server/base/log.h"
 #include "server/session/image_codec.h"
 
 namespace teletensor::server {
@@ -170,8 +169,9 @@ void Recovery::note(const Lease& lease, const core::Result<SnapshotFacts>& facts
              std::max<Clock::duration>(times_.every, std::chrono::duration_cast<Clock::duration>(
                                                          std::chrono::duration<double>(took)));
   if (timed && !facts.ok() && facts.status().message() != past.status.message()) {
-    spdlog::warn("event=no_snapshot session=\"{}\" id={} reason=\"{}\"", lease.client.name,
-                 lease.client.id, facts.status().message());
+    log_warn("no_snapshot", {{"session", lease.client.name},
+                             {"id", lease.client.id},
+                             {"reason", facts.status().message()}});
   }
   past.status = facts.status();
 }
@@ -418,14 +418,17 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
     shared_tensors_.sweep();  // Published tensors may have been written for this session alone.
   }
   if (!written.ok()) {
-    spdlog::warn("event=snapshot_failed session=\"{}\" id={} reason=\"{}\"", job.lease->client.name,
-                 job.lease->client.id, written.message());
+    log_warn("snapshot_failed", {{"session", job.lease->client.name},
+                                 {"id", job.lease->client.id},
+                                 {"reason", written.message()}});
     return written;
   }
   if ((facts.lost = lost.storages) > 0) {
-    spdlog::warn("event=tensors_lost session=\"{}\" id={} tensors={} bytes={} reason=\"{}\"",
-                 job.lease->client.name, job.lease->client.id, lost.storages, lost.bytes,
-                 lost.why.message());
+    log_warn("tensors_lost", {{"session", job.lease->client.name},
+                              {"id", job.lease->client.id},
+                              {"tensors", lost.storages},
+                              {"bytes", lost.bytes},
+                              {"reason", lost.why.message()}});
   }
   state_use_.set(file, user, store_->size_of(file));
   shared_tensors_.held_by(file, std::move(shared_ids));
@@ -440,9 +443,11 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
     shared_tensors_.sweep();
   }
   TT_RETURN_IF_ERROR(wanted());
-  spdlog::info("event=snapshot session=\"{}\" id={} upto={} bytes={} seconds={:.3f}",
-               job.lease->client.name, job.lease->client.id, facts.completed_upto, facts.bytes,
-               facts.seconds);
+  log_info("snapshot", {{"session", job.lease->client.name},
+                        {"id", job.lease->client.id},
+                        {"upto", facts.completed_upto},
+                        {"bytes", facts.bytes},
+                        {"seconds", facts.seconds}});
   return facts;
 }
 
@@ -613,12 +618,11 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
   }
   if (losses.losses_size() > 0) {
     const Status status = store_->write_losses(losses);
-    if (!status.ok()) spdlog::warn("event=losses_not_written reason=\"{}\"", status.message());
+    if (!status.ok()) log_warn("losses_not_written", {{"reason", status.message()}});
   }
   const auto lost = std::count_if(facts.lost.begin(), facts.lost.end(),
                                   [](const auto& each) { return !each.goes_back; });
-  spdlog::info("event=drained kept={} lost={} seconds={:.3f}", stay.size(), lost,
-               seconds_since(began));
+  log_info("drained", {{"kept", stay.size()}, {"lost", lost}, {"seconds", seconds_since(began)}});
   written_ = true;
   leases_.shutdown([&](const Lease& lease) { return stay.contains(&lease); });
   // Sessions that could not be paused have ended with shutdown(): every callback was called or will
@@ -634,9 +638,10 @@ void Recovery::lose(const LeaseRef& ref, const Status& why, v1::SavedLosses& los
   const bool back = !lease.saved().name().empty();
   facts.lost.push_back(
       {lease.client.id, lease.client.name, lease.client.user, why.message(), back});
-  spdlog::warn("event={} session=\"{}\" id={} user=\"{}\" reason=\"{}\"",
-               back ? "session_goes_back" : "session_lost", lease.client.name, lease.client.id,
-               lease.client.user, why.message());
+  log_warn(back ? "session_goes_back" : "session_lost", {{"session", lease.client.name},
+                                                         {"id", lease.client.id},
+                                                         {"user", lease.client.user},
+                                                         {"reason", why.message()}});
   v1::SavedLoss& loss = *losses.add_losses();
   loss.set_token(lease.token);
   loss.set_user(lease.client.user);
@@ -719,17 +724,18 @@ void Recovery::restore_one(const SessionStore::Found& found) {
   if (found.status.ok()) lease = load_session(found.file, false);
   const Status status = lease.ok() ? leases_.admit(*lease) : lease.status();
   if (status.ok()) {
-    spdlog::info(
-        "event=session_restored session=\"{}\" id={} user=\"{}\" upto={} bytes={} "
-        "seconds={:.3f}",
-        head.name(), (*lease)->client.id, head.user(), head.completed_upto(), head.bytes(),
-        seconds_since(began));
+    log_info("session_restored", {{"session", head.name()},
+                                  {"id", (*lease)->client.id},
+                                  {"user", head.user()},
+                                  {"upto", head.completed_upto()},
+                                  {"bytes", head.bytes()},
+                                  {"seconds", seconds_since(began)}});
     return;
   }
   std::string text = status.message();
   if (text.find(found.file) == std::string::npos) text = "sessions/" + found.file + ": " + text;
-  spdlog::error("event=session_not_restored session=\"{}\" user=\"{}\" reason=\"{}\"", head.name(),
-                head.user(), text);
+  log_error("session_not_restored",
+            {{"session", head.name()}, {"user", head.user()}, {"reason", text}});
   const Status why(status.code() == Code::kResourceExhausted ? status.code() : Code::kDataLoss,
                    "session \"" + head.name() + "\" cannot be restored: " + text);
   leases_.refuse(head, why, "damaged", [this, file = found.file] { return store_->exists(file); });

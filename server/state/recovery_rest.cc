@@ -1,10 +1,10 @@
 // Recovery's part in a shutdown that brings groups to rest, so that their sessions can be written.
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <map>
 #include <thread>
 
+#include "server/base/log.h"
 #include "server/state/recovery.h"
 
 namespace teletensor::server {
@@ -43,8 +43,9 @@ void Recovery::rest_groups(const std::vector<LeaseRef>& all, Clock::time_point u
           return Status();
         });
       }
-      spdlog::info("event=groups_at_rest sessions={} seconds={:.3f}", found[Rest::kRests].size(),
-                   std::chrono::duration<double>(Clock::now() - began).count());
+      log_info("groups_at_rest",
+               {{"sessions", found[Rest::kRests].size()},
+                {"seconds", std::chrono::duration<double>(Clock::now() - began).count()}});
       continue;
     }
     if (now - ran > kStuck) {
@@ -105,7 +106,7 @@ void Recovery::hold_groups(const std::vector<LeaseRef>& all, Clock::time_point u
         return Status();
       });
     }
-    spdlog::info("event=groups_held sessions={}", stopped.size());
+    log_info("groups_held", {{"sessions", stopped.size()}});
   }
 }
 

@@ -1,7 +1,5 @@
 #include "server/state/shared_tensor_store.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "engine/memory/block_file.h"
+#include "server/base/log.h"
 #include "server/session/image_codec.h"
 
 namespace teletensor::server {
@@ -186,7 +185,7 @@ void SharedTensorStore::restore(const Limits& limits) {
   for (const auto& [id, writes] : written_) {
     const Status status = named_file(file_of(id), restore_one(id, limits));
     if (!status.ok()) {
-      spdlog::error("event=published_not_restored reason=\"{}\"", status.message());
+      log_error("published_not_restored", {{"reason", status.message()}});
     }
   }
   restore_names();
@@ -223,7 +222,7 @@ void SharedTensorStore::restore_names() {
   Status status = reader.ok() ? get_message(**reader, names) : reader.status();
   if (status.ok()) status = (*reader)->finish();
   if (!status.ok()) {
-    spdlog::error("event=names_not_restored reason=\"{}\"", named_file(kNames, status).message());
+    log_error("names_not_restored", {{"reason", named_file(kNames, status).message()}});
     return;
   }
   for (const v1::SavedName& name : names.names()) {

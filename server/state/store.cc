@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "engine/memory/block_file.h"
+#include "server/base/log.h"
 #include "server/base/os/private_files.h"
 #include "server/base/secrets.h"
 
@@ -226,7 +226,7 @@ void SessionStore::remove(const std::string& file) const {
   std::error_code error;
   std::filesystem::remove(path_of(file), error);
   if (error) {
-    spdlog::warn("event=state_not_removed file=\"{}\" reason=\"{}\"", file, error.message());
+    log_warn("state_not_removed", {{"file", file}, {"reason", error.message()}});
   }
 }
 
@@ -285,7 +285,7 @@ v1::SavedLosses SessionStore::take_losses() {
   auto reader = BlockReader::open(path_of(kLosses));
   const Status status = reader.ok() ? get_message(**reader, losses) : reader.status();
   if (!status.ok()) {
-    spdlog::warn("event=state_damaged file=\"{}\" reason=\"{}\"", kLosses, status.message());
+    log_warn("state_damaged", {{"file", kLosses}, {"reason", status.message()}});
     losses.Clear();
   }
   remove(kLosses);

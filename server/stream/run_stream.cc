@@ -16,11 +16,9 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
                         public RunCall,
                         public std::enable_shared_from_this<RunStream> {
  public:
-  RunStream(grpc::CallbackServerContext* context, Leases& leases, StreamShares::Place place)
-      : RunCall(leases),
-        context_(context),
-        place_(std::move(place)),
-        attach_(number_of(*context, "teletensor-attach")) {}
+  RunStream(grpc::CallbackServerContext* context, Leases& leases, StreamShares::Place place,
+            std::uint64_t attach)
+      : RunCall(leases), context_(context), place_(std::move(place)), attach_(attach) {}
 
   void start(LeaseRef lease) noexcept {
     self_ = shared_from_this();
@@ -187,9 +185,9 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
 }  // namespace
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* start_run(
-    grpc::CallbackServerContext* context, Leases& leases, LeaseRef lease,
-    StreamShares::Place place) {
-  auto stream = std::make_shared<RunStream>(context, leases, std::move(place));
+    grpc::CallbackServerContext* context, Leases& leases, LeaseRef lease, StreamShares::Place place,
+    std::uint64_t attach) {
+  auto stream = std::make_shared<RunStream>(context, leases, std::move(place), attach);
   RunStream* raw = stream.get();
   stream->start(std::move(lease));
   return raw;

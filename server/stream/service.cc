@@ -1,6 +1,6 @@
 #include "server/stream/service.h"
 
-#include <spdlog/spdlog.h>
+#include "server/base/log.h"
 
 namespace teletensor::server {
 
@@ -32,16 +32,19 @@ grpc::ServerUnaryReactor* ComputeService::answer_for(grpc::CallbackServerContext
   });
 }
 
-// Returns the reactor that start(lease, place) creates for a call of `method`. If the caller may
-// not make the call, does not own the lease, or has too many streams, returns one that refuses the
-// call.
+// Returns the reactor that start(lease, place, number) creates for a call of `method`; the number
+// is the metadata entry `number`, which may be null. If the caller may not make the call, does not
+// own the lease, or has too many streams, returns one that refuses the call.
 template <class Reactor, class Start>
 Reactor* ComputeService::stream(grpc::CallbackServerContext* context, const char* method,
-                                StreamShares::Kind kind, Start start) noexcept {
+                                StreamShares::Kind kind, const char* number, Start start) noexcept {
   Reactor* reactor = nullptr;
   const core::Status status = core::with_memory("a stream", [&]() -> core::Status {
     core::Result<LeaseRef> lease = this->lease(*context, method);
     if (!lease.ok()) return lease.status();
+    core::Result<std::uint64_t> stated = std::uint64_t{0};
+    if (number != nullptr) stated = number_of(*context, number);
+    if (!stated.ok()) return stated.status();
     const ClientInfo& client = (*lease)->client;
     auto place = leases_.stream_shares().enter(client.user, client.id, kind);
     if (!place.ok()) {
@@ -50,7 +53,7 @@ Reactor* ComputeService::stream(grpc::CallbackServerContext* context, const char
       context->AddTrailingMetadata(kReasonKey, word);
       return place.status();
     }
-    reactor = start(std::move(*lease), std::move(*place));
+    reactor = start(std::move(*lease), std::move(*place), *stated);
     return {};
   });
   return status.ok() ? reactor : new Refused<Reactor>(status);
@@ -73,8 +76,7 @@ core::Status ComputeService::hello(grpc::CallbackServerContext& context,
       read_hello(request, engine.catalog(), leases_.limits(), facts_);
   if (!hello.ok()) {
     ++leases_.counters().refused_sessions;
-    spdlog::warn("event=hello_refused peer=\"{}\" reason=\"{}\"", context.peer(),
-                 hello.status().message());
+    log_warn("hello_refused", {{"peer", context.peer()}, {"reason", hello.status().message()}});
     return hello.status();
   }
   hello->client.peer = context.peer();
@@ -97,8 +99,7 @@ core::Status ComputeService::hello(grpc::CallbackServerContext& context,
         const bool arrives = leases_.moved_sessions().expected(user, name);
         context.AddTrailingMetadata(kReasonKey, arrives ? "arriving" : "daemon");
       }
-      spdlog::warn("event=session_refused peer=\"{}\" reason=\"{}\"", peer,
-                   lease.status().message());
+      log_warn("session_refused", {{"peer", peer}, {"reason", lease.status().message()}});
       return later->give(lease.status());
     }
     later->give(core::with_memory("a call", [&] {
@@ -207,25 +208,26 @@ grpc::ServerUnaryReactor* ComputeService::Close(grpc::CallbackServerContext* con
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ComputeService::Run(
     grpc::CallbackServerContext* context) {
   return stream<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>(
-      context, "Run", StreamShares::Kind::kRun, [&](LeaseRef lease, StreamShares::Place place) {
-        return start_run(context, leases_, std::move(lease), std::move(place));
+      context, "Run", StreamShares::Kind::kRun, "teletensor-attach",
+      [&](LeaseRef lease, StreamShares::Place place, std::uint64_t attach) {
+        return start_run(context, leases_, std::move(lease), std::move(place), attach);
       });
 }
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* ComputeService::Upload(
     grpc::CallbackServerContext* context, grpc::ByteBuffer* reply) {
   return stream<grpc::ServerReadReactor<grpc::ByteBuffer>>(
-      context, "Upload", StreamShares::Kind::kTransfer,
-      [&](LeaseRef lease, StreamShares::Place place) {
-        return start_upload(context, reply, leases_, std::move(lease), std::move(place));
+      context, "Upload", StreamShares::Kind::kTransfer, "teletensor-upload",
+      [&](LeaseRef lease, StreamShares::Place place, std::uint64_t key) {
+        return start_upload(context, reply, leases_, std::move(lease), std::move(place), key);
       });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ComputeService::Download(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   return stream<grpc::ServerWriteReactor<grpc::ByteBuffer>>(
-      context, "Download", StreamShares::Kind::kTransfer,
-      [&](LeaseRef lease, StreamShares::Place place) {
+      context, "Download", StreamShares::Kind::kTransfer, nullptr,
+      [&](LeaseRef lease, StreamShares::Place place, std::uint64_t) {
         return start_download(context, request, leases_, std::move(lease), std::move(place));
       });
 }

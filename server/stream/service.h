@@ -65,7 +65,7 @@ class ComputeService final : public ComputeCallbacks {
                                        Act act);
   template <class Reactor, class Start>
   Reactor* stream(grpc::CallbackServerContext* context, const char* method, StreamShares::Kind kind,
-                  Start start) noexcept;
+                  const char* number, Start start) noexcept;
   core::Status hello(grpc::CallbackServerContext& context, const v1::HelloRequest& request,
                      v1::HelloReply& reply, const AnswerRef& later);
   core::Status attach(grpc::CallbackServerContext& context, const v1::AttachRequest& request,

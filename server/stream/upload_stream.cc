@@ -21,12 +21,12 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
                            public std::enable_shared_from_this<UploadStream> {
  public:
   UploadStream(grpc::CallbackServerContext* context, grpc::ByteBuffer* reply, Leases& leases,
-               StreamShares::Place place)
+               StreamShares::Place place, std::uint64_t key)
       : context_(context),
         reply_(reply),
         limits_(leases.limits()),
         place_(std::move(place)),
-        key_(number_of(*context, "teletensor-upload")) {}
+        key_(key) {}
 
   void start(LeaseRef lease) noexcept {
     self_ = shared_from_this();
@@ -313,8 +313,9 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* start_upload(grpc::CallbackServerContext* context,
                                                         grpc::ByteBuffer* reply, Leases& leases,
-                                                        LeaseRef lease, StreamShares::Place place) {
-  auto stream = std::make_shared<UploadStream>(context, reply, leases, std::move(place));
+                                                        LeaseRef lease, StreamShares::Place place,
+                                                        std::uint64_t key) {
+  auto stream = std::make_shared<UploadStream>(context, reply, leases, std::move(place), key);
   UploadStream* raw = stream.get();
   stream->start(std::move(lease));
   return raw;

@@ -64,7 +64,7 @@ def test_nobody_expires(start_daemon, tt, calendar, jump):
         with tt.connect(daemon.unix, name="left", fresh=True) as again:
             np.testing.assert_array_equal(again.kept()["x"].numpy(), data)
         np.testing.assert_array_equal((x + 1).numpy(), data + 1)
-    assert "why=expired" not in daemon.log and "event=session_lost" not in daemon.log, daemon.log[-3000:]
+    assert 'why="expired"' not in daemon.log and "event=session_lost" not in daemon.log, daemon.log[-3000:]
 
 
 @pytest.mark.parametrize("jump", [DAY, -DAY])

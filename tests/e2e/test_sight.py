@@ -63,7 +63,7 @@ def test_counters_stay_when_sessions_end(start_daemon, tt):
     wait_until(lambda: commands() >= 6, what="all are counted")
     found = samples(ask(daemon.http, "/metrics").text)
     assert found["teletensor_sessions_opened_total", ()] == 2
-    assert found["teletensor_sessions_ended_total", (("code", "CANCELLED"),)] == 2
+    assert found["teletensor_sessions_ended_total", (("code", "CANCELLED"), ("reason", "closed"))] == 2
     assert ("teletensor_sessions", user) not in found or found["teletensor_sessions", user] == 0
 
 

@@ -309,7 +309,7 @@ def test_hostile_requests(daemon):
             == status.INVALID_ARGUMENT
         assert code("Set", pb.StoreSetRequest(store=ref, entries=[
             pb.StoreEntry(key=b"k", value=b"v" * (1 << 21))])) == status.RESOURCE_EXHAUSTED
-        assert code("Open", pb.StoreOpenRequest(name="s", way=99)) == status.INVALID_ARGUMENT
+        assert code("Open", pb.StoreOpenRequest(name="s", way=99, generation=1)) == status.INVALID_ARGUMENT
         assert code("Open", pb.StoreOpenRequest(name="n" * 300, way=1, generation=1)) == status.INVALID_ARGUMENT
         assert code("Count", pb.StoreCountRequest(store=pb.StoreRef(name="s", generation=6))) == status.ABORTED
         assert code("Count", pb.StoreCountRequest(store=pb.StoreRef(name="t"))) == status.NOT_FOUND

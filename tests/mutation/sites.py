@@ -29,7 +29,7 @@ ENDS_OF_SUM = ENDS_OF_LESS | {"<<", ">>", "+", "-"}
 CONSTANT = {"constexpr", "consteval", "static_assert", "using", "template", "enum", "class", "struct", "static",
             "thread_local", "asm", "goto"}
 # Statements whose effect no user of the program can see: logs, capacity, hints.
-UNSEEN = re.compile(r"\b(spdlog|log|logged|reserve|shrink_to_fit|assert|abort|prefetch|madvise|yield|pause|"
+UNSEEN = re.compile(r"\b(log_\w+|log|logged|reserve|shrink_to_fit|assert|abort|prefetch|madvise|yield|pause|"
                     r"set_name|pthread_setname_np|static_cast<void>)\b")
 # Calls whose order makes no difference, because each sets one field of a message.
 SETTER = re.compile(r"\b(set_\w+|mutable_\w+|field|number)\(")

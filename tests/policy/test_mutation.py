@@ -20,7 +20,7 @@ Status Pool::take(std::vector<int>& items, int most) {
     release(items[i]);
     notify();
   }
-  spdlog::info("taken");
+  log_info("taken");
   std::array<int, 8> room;
   return {};
 }

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -16,6 +15,7 @@
 #include <cstring>
 
 #include "engine/core/threads.h"
+#include "server/base/log.h"
 #include "server/base/os/private_files.h"
 #include "server/base/secrets.h"
 
@@ -179,7 +179,7 @@ void ShareServer::accept_all() {
       if (errno != EAGAIN) {  // No descriptor is left: stop accepting connections for a while.
         accepting_ = false;
         epoll_ctl(epoll_, EPOLL_CTL_DEL, listener_, nullptr);
-        spdlog::warn("event=share_refused reason=\"{}\"", std::strerror(errno));
+        log_warn("share_refused", {{"reason", std::strerror(errno)}});
       }
       return;
     }

@@ -1,7 +1,6 @@
 #include "server/net/local/unix_listener.h"
 
 #include <poll.h>
-#include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <cstring>
 
 #include "engine/core/threads.h"
+#include "server/base/log.h"
 
 namespace teletensor::server {
 
@@ -65,7 +65,7 @@ void UnixListener::accept_all() {
     if (connection < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return;
-      spdlog::warn("event=socket_refused reason=\"{}\"", std::strerror(errno));
+      log_warn("socket_refused", {{"reason", std::strerror(errno)}});
       pollfd end{event_, POLLIN, 0};  // No descriptor is left: wait before accept() is tried again.
       poll(&end, 1, kNoDescriptorsMs);
       return;

@@ -1,12 +1,12 @@
 #include "server/net/local/user_listeners.h"
 
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "engine/core/threads.h"
+#include "server/base/log.h"
 #include "server/base/os/users.h"
 
 namespace teletensor::server {
@@ -55,7 +55,7 @@ UserListeners::User* UserListeners::user(uid_t id) {
   if (!room(has_account)) return nullptr;
   auto listener = create_(user_name(id));
   if (!listener.ok()) {
-    spdlog::error("event=socket_user_failed reason=\"{}\"", listener.status().message());
+    log_error("socket_user_failed", {{"reason", listener.status().message()}});
     return nullptr;
   }
   (*listener)->set_serving(serving_);

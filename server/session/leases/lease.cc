@@ -1,11 +1,10 @@
 #include "server/session/leases/lease.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "engine/core/with_memory.h"
+#include "server/base/log.h"
 #include "server/base/secrets.h"
 #include "server/session/codec.h"
 #include "server/session/leases/leases.h"
@@ -228,6 +227,11 @@ core::Result<Attached> Lease::attach(const AttachCall& call, std::string* word) 
       return Status(Code::kFailedPrecondition,
                     "the session cannot be attached again, because its lease is 0");
     }
+    if (!from_file_ && call.completed > outbox_.received_upto()) {
+      return core::invalid("completed_upto: command " + std::to_string(call.completed) +
+                           " was never sent; the last one is " +
+                           std::to_string(outbox_.received_upto()));
+    }
     // Happens only if the daemon was restarted from an older snapshot.
     const bool behind = call.completed > outbox_.completed_upto();
     const bool lacks_uploads = restored_ && call.uploads > restored_uploads_;
@@ -264,8 +268,10 @@ core::Result<Attached> Lease::attach(const AttachCall& call, std::string* word) 
                         "fenced"};
     table_->dismiss(older, ending);
   }
-  spdlog::info("event=session_attached session=\"{}\" attach={} from={} replay={}", client.name,
-               call.attach, reply.received_upto, reply.replay ? call.completed : 0);
+  log_info("session_attached", {{"session", client.name},
+                                {"attach", call.attach},
+                                {"from", reply.received_upto},
+                                {"replay", reply.replay ? call.completed : 0}});
   return reply;
 }
 

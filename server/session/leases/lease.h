@@ -286,7 +286,8 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   // than the snapshot, and the numbers of new uploads would hide from Attach that the client knows
   // an upload that the snapshot lacks.
   bool restored_ TT_GUARDED_BY(mutex_) = false;
-  bool met_ TT_GUARDED_BY(mutex_) = false;  // Whether there has been a stream.
+  bool from_file_ TT_GUARDED_BY(mutex_) = false;  // Whether the lease was ever restored.
+  bool met_ TT_GUARDED_BY(mutex_) = false;        // Whether there has been a stream.
   Clock::time_point detached_at_ TT_GUARDED_BY(mutex_) = Clock::now();
   std::weak_ptr<LeaseCall> run_ TT_GUARDED_BY(mutex_);
   // The call *run_, kept for comparison.

@@ -1,13 +1,12 @@
 #include "server/session/leases/leases.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <ctime>
 #include <utility>
 
 #include "engine/core/threads.h"
 #include "server/access/auth.h"
+#include "server/base/log.h"
 
 namespace teletensor::server {
 
@@ -133,10 +132,12 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
     opening.end(*this);
   }
   if (refused) return shutting_down();
-  spdlog::info(
-      "event=session_opened session=\"{}\" id={} user=\"{}\" peer=\"{}\" client=\"{}\" quota={}",
-      lease->client.name, lease->client.id, lease->client.user, lease->client.peer,
-      lease->client.version, lease->client.memory_quota);
+  log_info("session_opened", {{"session", lease->client.name},
+                              {"id", lease->client.id},
+                              {"user", lease->client.user},
+                              {"peer", lease->client.peer},
+                              {"client", lease->client.version},
+                              {"quota", lease->client.memory_quota}});
   return lease;
 }
 
@@ -330,9 +331,11 @@ void Leases::hand_over(Handover handover) {
       leases_.emplace(lease->token, lease);
     }
   }
-  spdlog::info("event=session_taken_over session=\"{}\" id={} peer=\"{}\" by=\"{}\" kept={}",
-               lease->client.name, lease->client.id, lease->client.peer, lease->client.description,
-               lease->start->inventory.names.size());
+  log_info("session_taken_over", {{"session", lease->client.name},
+                                  {"id", lease->client.id},
+                                  {"peer", lease->client.peer},
+                                  {"by", lease->client.description},
+                                  {"kept", lease->start->inventory.names.size()}});
   if (!refused.ok()) {
     handover.ready(std::move(refused));
   } else {
@@ -352,9 +355,11 @@ bool Leases::retire(Lease& lease, Status reason, std::string word, bool inherit)
   }
   lease.outbox_
       .close();  // the client learns the reason, not that its queued commands were cancelled
-  counters_.ended(ending.status.code());
-  spdlog::info("event=session_ended session=\"{}\" why={} code={} reason=\"{}\"", lease.client.name,
-               ending.word, static_cast<int>(ending.status.code()), ending.status.message());
+  counters_.ended(ending.status.code(), ending.word);
+  log_info("session_ended", {{"session", lease.client.name},
+                             {"why", ending.word},
+                             {"code", static_cast<int>(ending.status.code())},
+                             {"reason", ending.status.message()}});
   {
     MutexLock lock(mutex_);
     if (const auto it = leases_.find(lease.token); it != leases_.end()) {

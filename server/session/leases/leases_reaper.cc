@@ -1,12 +1,12 @@
 // The lease reaper, the thread of the lease table: it ends leases that no client has returned to,
 // and destroys sessions that have ended.
 #include <malloc.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "engine/core/with_memory.h"
+#include "server/base/log.h"
 #include "server/session/leases/leases.h"
 
 namespace teletensor::server {
@@ -139,8 +139,7 @@ void Leases::look_at(Lease& lease, Clock::time_point now) {
         Code::kDeadlineExceeded,
         "the client has not read for " + std::to_string(limits_.stall.count() / 1000) + " s");
     if (!lease.detach(run.get())) return end(lease, status, "slow");
-    spdlog::info("event=session_detached session=\"{}\" reason=\"{}\"", lease.client.name,
-                 status.message());
+    log_info("session_detached", {{"session", lease.client.name}, {"reason", status.message()}});
     return dismiss(run, {status, "slow"});
   }
   if (!met) {

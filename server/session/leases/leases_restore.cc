@@ -1,5 +1,4 @@
 // Restores sessions from the files of an earlier daemon.
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <utility>
