@@ -166,4 +166,4 @@ def test_names_of_certificates_need_an_authority(authority, tmp_path):
     files = Files(tmp_path / "tls", authority)
     done = subprocess.run([binary(), "--no-socket", "--state-dir", str(tmp_path / "state"), "--listen", "127.0.0.1:0",
                            *files.flags, "--tls-users"], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1 and "--tls-client-ca" in done.stderr
+    assert done.returncode == 2 and "--tls-client-ca" in done.stderr

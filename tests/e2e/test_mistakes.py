@@ -208,7 +208,8 @@ SETTINGS = [
     (["--listen", "bogus"], {}, "--listen: "), (["--listen", "127.0.0.1:99999"], {}, "--listen: "),
     (["--listen", "0.0.0.0:0"], {}, "--listen: "), (["--http", "127.0.0.1:abc"], {}, "--http: "),
     (["--tls-cert", "x"], {}, "--tls-cert: "), (["--tls-cert", "/none", "--tls-key", "/none"], {}, "--tls-cert: /none"),
-    (["--proxy-socket", "/none/x"], {}, "--proxy-socket: "), ([], {"TELETENSOR_LISTEN": "bogus"}, "TELETENSOR_LISTEN: "),
+    (["--proxy-socket", "/none/x"], {}, "--proxy-socket: "),
+    ([], {"TELETENSOR_LISTEN": "bogus"}, "TELETENSOR_LISTEN: "),
     (["--snapshot-every", "-1"], {}, "--snapshot-every: expected a number from 0 to 10000000"),
     ([], {"TELETENSOR_DRAIN": "0"}, "TELETENSOR_DRAIN: expected a number above 0, at most 10000000"),
     ([], {"TELETENSOR_DRAIN": "abc"}, "TELETENSOR_DRAIN"), (["--config", "/none"], {}, "/none: "),
@@ -228,5 +229,6 @@ def test_a_wrong_setting_is_named_before_anything_is_made(flags, environment, te
 def test_a_wrong_setting_of_the_file_is_named(tmp_path):
     file = tmp_path / "t.toml"
     file.write_text('listen = "bogus"\n')
-    done = subprocess.run([binary(), "--config", str(file), "--no-socket"], capture_output=True, text=True, timeout=HANG)
+    done = subprocess.run([binary(), "--config", str(file), "--no-socket"],
+                          capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 2 and f"{file}: listen: " in done.stderr
