@@ -82,7 +82,8 @@ std::map<std::string, UserRow> rows_of(const Overview& all, const Counters& coun
                      {}});
   }
   for (const auto& [user, bytes] : state_use.users()) users[user].state += bytes;
-  if (caller.role == Role::kUser) {
+  // Where anonymous callers are allowed, the operator does not tell users apart.
+  if (caller.role == Role::kUser && caller.user != kAnonymous) {
     std::erase_if(users, [&](const auto& row) { return row.first != caller.user; });
   }
   if (users.size() <= kMaxLabelledUsers) return users;

@@ -44,16 +44,17 @@ def token_of(daemon, user, role="user", *more):
     return done.stdout.strip()
 
 
-def refuses_to_start(*flags):
+def refuses_to_start(*flags, status=1):
+    """`status` is 2 if the daemon refuses its settings, before it opens anything."""
     done = subprocess.run([binary(), "--no-socket", *flags], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1, (done.returncode, done.stderr)
+    assert done.returncode == status, (done.returncode, done.stderr)
     return done.stderr
 
 
 def test_off_loopback_needs_tls_and_a_token(authority, tmp_path):
     state = ["--state-dir", str(tmp_path / "state")]
     for flag, other in (("--listen", []), ("--http", ["--listen", "127.0.0.1:0"])):
-        assert "TLS" in refuses_to_start(*state, *other, flag, "192.0.2.1:0")
+        assert "TLS" in refuses_to_start(*state, *other, flag, "192.0.2.1:0", status=2)
         assert "token" in refuses_to_start(*state, *other, *tls_flags(authority), flag, "192.0.2.1:0")
     made = subprocess.run([binary(), *state, "--create-token", "alice:admin"], capture_output=True, text=True)
     assert made.returncode == 0 and made.stdout.startswith("tt_") and len(made.stdout.strip()) == 67
@@ -447,7 +448,7 @@ def test_a_token_is_written_for_its_owner_alone(start_daemon, tt, tmp_path):
         assert path.read_text(encoding="ascii") == text
         assert len(json.loads(cli(daemon, "token", "list", "--json").stdout)) == count
     bad = make(*first[:4], "a b:user", "--output", str(tmp_path / "none"))
-    assert bad.returncode == 1 and not (tmp_path / "none").exists()
+    assert bad.returncode == 2 and not (tmp_path / "none").exists()
     worse = make(*second[:5], "a b", *second[6:-1], str(tmp_path / "none"))
     assert worse.returncode == 1 and not (tmp_path / "none").exists()
     alone = make(binary(), "--output", str(tmp_path / "none"))

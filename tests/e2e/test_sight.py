@@ -97,7 +97,7 @@ def test_http_off_loopback_is_refused():
     from support.daemon import binary
     done = subprocess.run([binary(), "--listen", "127.0.0.1:0", "--no-socket", "--http", "0.0.0.0:0"],
                           capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1 and "0.0.0.0" in done.stderr
+    assert done.returncode == 2 and "0.0.0.0" in done.stderr
 
 
 def test_memory_names_the_lines(start_daemon, tt):

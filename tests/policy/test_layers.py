@@ -60,7 +60,7 @@ LAYERS = {
     "engine/session": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/", "engine/autograd/",
          "engine/runtime/", "engine/backends/backend.h", "engine/backends/accelerator.h",
-         "engine/engine.h"], ABSL),
+         "engine/engine.h", "engine/transfers.h"], ABSL),
     "engine": (["engine/"], ABSL),
     "proto/wire": (["engine/core/", "engine/program/"], CLIENT),
     **{f"server/{room}": ([*ENGINE, "proto/wire/", "teletensor/v1/",

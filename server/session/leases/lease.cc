@@ -123,7 +123,7 @@ void Lease::consumed(Status status) {
 
 Status Lease::wants_attach() const {
   MutexLock lock(mutex_);
-  return restored_ ? call_attach() : Status();
+  return origin_ == Origin::kRestored ? call_attach() : Status();
 }
 
 Status Lease::join(std::weak_ptr<LeaseCall> call, std::optional<std::uint64_t> attach,
@@ -134,7 +134,7 @@ Status Lease::join(std::weak_ptr<LeaseCall> call, std::optional<std::uint64_t> a
     return ending_.status;
   }
   if (attach) {
-    if (restored_) {
+    if (origin_ == Origin::kRestored) {
       if (word != nullptr) *word = "restart";
       return call_attach();
     }
@@ -227,14 +227,14 @@ core::Result<Attached> Lease::attach(const AttachCall& call, std::string* word) 
       return Status(Code::kFailedPrecondition,
                     "the session cannot be attached again, because its lease is 0");
     }
-    if (!from_file_ && call.completed > outbox_.received_upto()) {
+    if (origin_ == Origin::kHello && call.completed > outbox_.received_upto()) {
       return core::invalid("completed_upto: command " + std::to_string(call.completed) +
                            " was never sent; the last one is " +
                            std::to_string(outbox_.received_upto()));
     }
     // Happens only if the daemon was restarted from an older snapshot.
     const bool behind = call.completed > outbox_.completed_upto();
-    const bool lacks_uploads = restored_ && call.uploads > restored_uploads_;
+    const bool lacks_uploads = origin_ == Origin::kRestored && call.uploads > restored_uploads_;
     reply.replay = behind && !no_replay_ && call.replay_from != 0 && !lacks_uploads &&
                    call.replay_from <= outbox_.received_upto() + 1;
     if ((behind && !reply.replay) || lacks_uploads) {
@@ -250,7 +250,7 @@ core::Result<Attached> Lease::attach(const AttachCall& call, std::string* word) 
     }
     attach_ = call.attach;
     awaited_ = true;
-    restored_ = false;
+    if (origin_ == Origin::kRestored) origin_ = Origin::kAttached;
     run_now_ = nullptr;
     older = run_.lock();
     run_.reset();

@@ -281,13 +281,13 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   Ending ending_ TT_GUARDED_BY(mutex_);
   std::uint64_t attach_ TT_GUARDED_BY(mutex_);  // Counter of the last attach.
   bool awaited_ TT_GUARDED_BY(mutex_) = true;   // Whether the first stream is still expected.
-  // True until the first Attach after the lease was restored from a file. Until then the lease
-  // refuses Run and Upload. A Run call may follow an Attach at the previous daemon that is later
-  // than the snapshot, and the numbers of new uploads would hide from Attach that the client knows
-  // an upload that the snapshot lacks.
-  bool restored_ TT_GUARDED_BY(mutex_) = false;
-  bool from_file_ TT_GUARDED_BY(mutex_) = false;  // Whether the lease was ever restored.
-  bool met_ TT_GUARDED_BY(mutex_) = false;        // Whether there has been a stream.
+  // How the lease began: by Hello, or restored from a file, without and with an Attach since. Until
+  // that Attach a restored lease refuses Run and Upload. A Run call may follow an Attach at the
+  // previous daemon that is later than the snapshot, and the numbers of new uploads would hide from
+  // Attach that the client knows an upload that the snapshot lacks.
+  enum class Origin : std::uint8_t { kHello, kRestored, kAttached };
+  Origin origin_ TT_GUARDED_BY(mutex_) = Origin::kHello;
+  bool met_ TT_GUARDED_BY(mutex_) = false;  // Whether there has been a stream.
   Clock::time_point detached_at_ TT_GUARDED_BY(mutex_) = Clock::now();
   std::weak_ptr<LeaseCall> run_ TT_GUARDED_BY(mutex_);
   // The call *run_, kept for comparison.

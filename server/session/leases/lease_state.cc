@@ -72,7 +72,7 @@ void Lease::restore(const v1::SavedHead& head, const v1::SavedBody& body, const 
   (void)saved_.set(file, received);
   MutexLock lock(mutex_);
   attach_ = body.attach();
-  restored_ = from_file_ = true;
+  origin_ = Origin::kRestored;
   met_ = true;  // The client that had the session has a complete lease term to return.
   detached_at_ = Clock::now();
   for (const v1::SavedError& error : body.open_errors()) {
