@@ -1,7 +1,7 @@
 // Writes the daemon's state in Prometheus' text format, for /metrics. All values are in base units.
 // The only labels from outside are user names, of which the kMaxUsers largest are listed
-// separately. A caller with the role "user", unless it is anonymous, sees only its own rows of those
-// by user.
+// separately. A caller with the role "user", unless it is anonymous, sees only its own rows of
+// those by user.
 #pragma once
 
 #include <string>

@@ -61,11 +61,14 @@ def test_arrays_are_operands(tt):
 
 
 def test_indices(tt):
-    for index in (torch.tensor([1]), torch.tensor(1), (0, torch.tensor([0]))):
+    for index in (torch.tensor([1]), (0, torch.tensor([0]))):
         with pytest.raises(IndexError, match=TORCH):
             tt.ones(3, 3)[index]
         with pytest.raises(IndexError, match=TORCH):
             tt.ones(3, 3)[index] = 1
+    x = tt.arange(3.0)
+    x[torch.tensor(0)] = 5  # an integer without a dimension is a number, as for NumPy
+    assert x[torch.tensor(0)].item() == 5 and x[torch.tensor(-1)].item() == 2
     assert tt.arange(3)[np.array([1])].tolist() == [1]
 
 

@@ -119,7 +119,7 @@ def _plan(x: Tensor, index: Any) -> tuple[Tensor, list[Tensor], list[int], bool]
 
 
 def _integer(item: Any) -> int:
-    if _core.is_torch_tensor(item):  # it has __index__, even if it has a dimension
+    if _core.is_torch_tensor(item) and item.dim() > 0:  # it has __index__ if it has one element
         raise TypeError
     at: int = item.__index__()
     return at
