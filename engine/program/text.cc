@@ -37,16 +37,24 @@ bool is_one_line(std::string_view text) {
   return true;
 }
 
-std::string one_line(std::string_view text) {
+namespace {
+
+std::string shown(std::string_view text, bool lines) {
   std::string out;
   while (!text.empty()) {
     std::uint32_t point = 0;
     const std::size_t size = first_character(text, point);
-    const bool good = size != 0 && is_shown(point);
+    const bool good = size != 0 && (is_shown(point) || (lines && point == '\n'));
     out += good ? text.substr(0, size) : std::string_view("?");
     text.remove_prefix(size == 0 ? 1 : size);
   }
   return out;
 }
+
+}  // namespace
+
+std::string one_line(std::string_view text) { return shown(text, false); }
+
+std::string shown_lines(std::string_view text) { return shown(text, true); }
 
 }  // namespace teletensor::program

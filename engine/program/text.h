@@ -22,5 +22,7 @@ bool is_one_line(std::string_view text);
 
 // Returns `text` with "?" in place of everything for which is_one_line() is false.
 std::string one_line(std::string_view text);
+// Like one_line(), but keeps the ends of lines.
+std::string shown_lines(std::string_view text);
 
 }  // namespace teletensor::program

@@ -47,7 +47,7 @@ class Out {
 void put_status(Out& out, const core::Status& status) {
   out.number(2, static_cast<std::uint64_t>(status.code()));
   // protobuf allows only UTF-8 in a text; one that is not would end the client's stream.
-  out.text(3, program::one_line(status.message()));
+  out.text(3, program::shown_lines(status.message()));
 }
 
 // Makes a status from its two fields; codes that gRPC does not have become kUnknown.

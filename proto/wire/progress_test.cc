@@ -109,6 +109,16 @@ TEST(Progress, RoundTripAndProtocsBytes) {
   }
 }
 
+TEST(Progress, TextsOfErrorsAreUtf8AndKeepTheirLines) {
+  Progress sent;
+  sent.number = 1;
+  sent.errors.push_back({2, core::invalid("add: no\n(in the program: f.py:3) \xff\x1b[31m")});
+  Progress read;
+  ASSERT_TRUE(decode_progress(encode_progress(sent), read).ok());
+  ASSERT_EQ(read.errors.size(), 1u);
+  EXPECT_EQ(read.errors[0].status.message(), "add: no\n(in the program: f.py:3) ??[31m");
+}
+
 TEST(Progress, SkipsWhatANewerServerAdds) {
   v1::Progress message;
   message.set_completed_upto(9);
