@@ -32,7 +32,7 @@ constexpr std::uint64_t kDayMs = 86'400'000;
 
 Status unknown(HandleId id) {
   // Ids are below 2^62, so this one is a distance that leads beyond the first id.
-  if (id >> 62 != 0) return Status(Code::kNotFound, "a handle that was never made");
+  if (id >> 62 != 0) return Status(Code::kNotFound, "the handle is unknown: it was never made");
   return Status(Code::kNotFound, "handle " + std::to_string(id) + " is unknown or released");
 }
 

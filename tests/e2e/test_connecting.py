@@ -396,6 +396,17 @@ def test_an_address_without_a_port(tt):
         tt.connect("localhost")
 
 
+def test_child_processes_do_not_inherit_the_level_of_grpcs_log(shared_daemon):
+    """A daemon that a client starts needs gRPC's messages, among others for a thread that is refused."""
+    code = ("import os, teletensor as tt\n"
+            "with tt.connect(): assert tt.ones(3).sum().item() == 3\n"
+            "assert 'GRPC_VERBOSITY' not in os.environ\n")
+    env = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False,
+                          env={**env, "TELETENSOR_ADDRESS": shared_daemon.unix})
+    assert done.returncode == 0, done.stderr
+
+
 def test_grpc_writes_nothing_about_a_failed_handshake(start_daemon, authority, tmp_path):
     daemon = start_daemon(*tls_flags(authority))
     (tmp_path / "ca.pem").write_text("no certificate")

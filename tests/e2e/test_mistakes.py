@@ -126,7 +126,7 @@ def test_numbers_of_programs_and_calls_are_named(shared_daemon, raw):
     client.finish()
     texts = [error.text for _, error in sorted(client.errors.items())]
     assert texts == ["define: the numbers of programs start at 1",
-                     "call: 2147483648 times, at most 1048576", "a handle that was never made"]
+                     "call: 2147483648 times, at most 1048576", "the handle is unknown: it was never made"]
     client.close()
 
 

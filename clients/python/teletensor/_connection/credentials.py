@@ -7,13 +7,14 @@ loopback address, or if an authority or a certificate is given; "tls://host:port
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import ipaddress
 import os
 import pathlib
 import stat
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -22,11 +23,29 @@ from .notices import tell
 if TYPE_CHECKING:
     import grpc
 
-__all__ = ["Credentials", "checked_address", "credentials_of", "token_file_warning"]
+__all__ = ["Credentials", "checked_address", "credentials_of", "silent_grpc", "token_file_warning"]
 
 Path = str | os.PathLike[str]
 _EXPECTED = ("expected host:port (such as localhost:7420; a port is 1 to 65535), tls://host:port, "
              "unix:/path or a path")
+
+
+_VERBOSITY = "GRPC_VERBOSITY"
+
+
+@contextlib.contextmanager
+def silent_grpc() -> Iterator[None]:
+    """gRPC reads the variable once: grpcio when it is imported, gRPC C++ when the process makes its first
+    channel. Otherwise it writes lines about a failed handshake to stderr; errors tell its cause (`reach`).
+    Child processes, such as a daemon, must not inherit it: they would not log why they end."""
+    if _VERBOSITY in os.environ:
+        yield
+        return
+    os.environ[_VERBOSITY] = "NONE"
+    try:
+        yield
+    finally:
+        os.environ.pop(_VERBOSITY, None)
 
 
 @dataclass(frozen=True)

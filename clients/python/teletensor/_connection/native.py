@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _core
-from .credentials import Credentials
+from .credentials import Credentials, silent_grpc
 from .reattach import End
 from .transport import CallError, Transport
 
@@ -21,8 +21,6 @@ __all__ = ["NativeTransport", "wire"]
 @functools.cache
 def wire() -> _core.Wire:
     """The native library, which is next to _core. CallError if it is not built or cannot be loaded."""
-    # Otherwise gRPC writes lines about a failed handshake to stderr. Errors tell its cause (`reach`).
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     core = pathlib.Path(_core.__file__)
     places = [pathlib.Path(__file__).parents[1], core.parent, pathlib.Path(os.path.realpath(core)).parent]
     for place in places:
@@ -44,7 +42,8 @@ class NativeTransport(Transport):
 
     def _connect(self) -> _core.Channel:
         c = self.credentials
-        channel = _core.Channel(wire(), c.target, c.tls, c.ca, c.certificate, c.key)
+        with silent_grpc():
+            channel = _core.Channel(wire(), c.target, c.tls, c.ca, c.certificate, c.key)
         channel.set_metadata(self._metadata)
         return channel
 

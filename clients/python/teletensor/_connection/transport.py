@@ -27,7 +27,7 @@ from .._sessions.errors import (
     TeletensorError,
 )
 from .._sessions.interrupt import Pending, cleaner, shielded
-from .credentials import Credentials, credentials_of
+from .credentials import Credentials, credentials_of, silent_grpc
 from .notices import tell
 from .protowire import Message, decode, encode
 from .reattach import GONE, Attached, AttachError, End, Keeper
@@ -574,6 +574,7 @@ def open_transport(address: str, credentials: Credentials | None = None,
         except CallError:
             if wanted == "native":
                 raise
-    from .grpcio import GrpcioTransport
+    with silent_grpc():
+        from .grpcio import GrpcioTransport
 
     return GrpcioTransport(address, credentials, timeout)
