@@ -126,7 +126,7 @@ bool Back::wait_for(Executor::Open& open, std::uint64_t seq) {
 void Back::opened(Groups::Member& member, std::uint64_t seq) {
   if (stopping_ || session_groups_.shuts_down()) {
     member.leave(stopping_ ? kSessionEnds : SessionGroups::kShutsDown);
-  } else if (is_interrupted(seq)) {
+  } else if (executor_.interrupts().reaches(seq)) {
     member.give_up(kInterrupted);
   }
 }

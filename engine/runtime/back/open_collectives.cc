@@ -74,8 +74,9 @@ void OpenCollectives::close_ended() {
 void OpenCollectives::fail(OpenCollective& ended, const Status& status) {
   const std::uint64_t seq = ended.instruction.seq;
   bool root = true;
-  const FailureRef failure = session_.is_interrupted(seq) ? session_.interrupted(seq, &root)
-                                                          : executor_.failures().make(seq, status);
+  const FailureRef failure = executor_.interrupts().reaches(seq)
+                                 ? session_.interrupted(seq, &root)
+                                 : executor_.failures().make(seq, status);
   executor_.fail(ended.instruction, failure);
   session_.record(ended.instruction, failure, root);
   for (Instruction& copy : ended.copies) {

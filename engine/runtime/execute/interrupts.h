@@ -18,6 +18,8 @@ class Interrupts {
     }
   }
   std::uint64_t below() const { return below_.load(std::memory_order_relaxed); }
+  // Returns true also if a later command has run: for a collective that is open meanwhile.
+  bool reaches(std::uint64_t seq) const { return seq < below(); }
   // Reports that a command has run, and was not interrupted meanwhile. Only the session task calls
   // this.
   void ran(std::uint64_t seq) {
@@ -26,7 +28,7 @@ class Interrupts {
     }
   }
   bool has(std::uint64_t seq) const {
-    return seq < below() && seq > ran_upto_.load(std::memory_order_relaxed);
+    return reaches(seq) && seq > ran_upto_.load(std::memory_order_relaxed);
   }
 
  private:
