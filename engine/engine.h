@@ -199,7 +199,7 @@ struct TakenOver {
   program::Inventory inventory;
 };
 
-// What a session has asked of the lanes.
+// The work that a session has given to the lanes.
 struct Load {
   std::size_t queued = 0;  // number of waiting instructions
   // Estimated seconds until they have run, from the speed of the earlier ones.

@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::size_t kMaxShown = 8;  // Maximum number of further failures that a text shows.
 
-// What two failures have in common if they failed in the same way: the source line, and the text
-// apart from its numbers.
+// Returns the source line of a failure and its text without numbers. Two failures with the same
+// result failed in the same way.
 std::pair<std::string, std::string> kind_of(const std::string& site, std::string text) {
   std::erase_if(text, [](unsigned char c) { return std::isdigit(c) != 0; });
   return {site, std::move(text)};

@@ -48,7 +48,8 @@ class Call {
     if (op_.view != nullptr) return false;  // A view has no numbers.
     const std::vector<OperandInfo> infos = operand_infos();
     for (std::size_t i = 0; i < infos.size(); ++i) {
-      if (infos[i].number != nullptr && is_size(op_, infos, counts_, attributes_, i)) return true;
+      if (infos[i].number == nullptr) continue;
+      if (decided_by(op_, infos, counts_, attributes_, i).layout) return true;
     }
     return false;
   }
@@ -67,13 +68,7 @@ class Call {
   bool layouts(std::vector<core::Layout>& results) {
     if (op_.view != nullptr) return false;  // A view has no numbers.
     const std::vector<OperandInfo> infos = operand_infos();
-    InferContext context{.op = op_.name,
-                         .operands = infos,
-                         .counts = counts_,
-                         .attributes = attributes_,
-                         .default_dtype = core::DType::kF32,
-                         .device = {},
-                         .results = {}};
+    InferContext context = context_of(infos);
     if (!op_.infer(context).ok()) return false;
     results.assign(context.results.begin(), context.results.end());
     return true;
@@ -81,13 +76,7 @@ class Call {
 
   void run(std::uint64_t seed) {
     const std::vector<OperandInfo> infos = operand_infos();
-    InferContext context{.op = op_.name,
-                         .operands = infos,
-                         .counts = counts_,
-                         .attributes = attributes_,
-                         .default_dtype = core::DType::kF32,
-                         .device = {},
-                         .results = {}};
+    InferContext context = context_of(infos);
     if (op_.view != nullptr) {
       std::vector<Geometry> views;
       const core::Status status = op_.view(context, views);
@@ -135,6 +124,16 @@ class Call {
       if (!slot.is_number) info.layout = &slot.layout;
     }
     return infos;
+  }
+
+  InferContext context_of(const std::vector<OperandInfo>& infos) const {
+    return {.op = op_.name,
+            .operands = infos,
+            .counts = counts_,
+            .attributes = attributes_,
+            .default_dtype = core::DType::kF32,
+            .device = {},
+            .results = {}};
   }
 
   struct Slot {

@@ -607,17 +607,11 @@ Status verify(const Program& program, const Catalog& catalog, core::Clock::time_
   return Verifier(program, catalog, until).run();
 }
 
-namespace {
-
-// Calls infer with other numbers, of a wide range and of both signs, in place of operand `number`,
-// until `differs` returns true for the layouts of the results, which are nothing if infer refuses
-// the call.
-using Layouts = std::optional<std::vector<Layout>>;
-template <class Differs>
-bool with_others(const OpDef& op, std::span<const OperandInfo> operands,
-                 std::span<const std::uint32_t> counts, const core::Attributes& attributes,
-                 std::size_t number, Differs differs) {
-  const auto layouts = [&](const core::Number& value) -> Layouts {
+Decides decided_by(const OpDef& op, std::span<const OperandInfo> operands,
+                   std::span<const std::uint32_t> counts, const core::Attributes& attributes,
+                   std::size_t number) {
+  // The layouts of the results; nothing if infer refuses the number.
+  const auto layouts = [&](const core::Number& value) -> std::optional<std::vector<Layout>> {
     std::vector<OperandInfo> infos(operands.begin(), operands.end());
     infos[number].number = &value;
     InferContext context{.op = op.name,
@@ -631,38 +625,23 @@ bool with_others(const OpDef& op, std::span<const OperandInfo> operands,
     return std::vector<Layout>(context.results.begin(), context.results.end());
   };
   const core::Number& given = *operands[number].number;
-  const Layouts now = layouts(given);
-  if (!now) return false;
+  const auto now = layouts(given);
+  Decides decides;
+  if (!now) return decides;
+  const bool may_refuse = !now->empty() && !core::is_inexact((*now)[0].dtype);
+  // Numbers of a wide range and of both signs.
   for (const double factor : {0.0, 0.001, 0.5, 3.0, 1000.0, -0.001, -1.0, -1000.0}) {
     for (const double offset : {0.0, 1.0, 7.0, -7.0, 1e5, -1e5}) {
       core::Number other = given;
       other.real = given.real * factor + offset;
       const double whole = static_cast<double>(given.integer) * factor + offset;
       if (std::abs(whole) < 0x1p62) other.integer = static_cast<std::int64_t>(whole);
-      if (differs(*now, layouts(other))) return true;
+      const auto then = layouts(other);
+      decides.layout = decides.layout || (then && *then != *now);
+      decides.refusal = decides.refusal || (!then && may_refuse);
     }
   }
-  return false;
-}
-
-}  // namespace
-
-bool is_size(const OpDef& op, std::span<const OperandInfo> operands,
-             std::span<const std::uint32_t> counts, const core::Attributes& attributes,
-             std::size_t number) {
-  return with_others(op, operands, counts, attributes, number,
-                     [](const std::vector<Layout>& now, const Layouts& then) {
-                       return then && *then != now;  // A refused number says nothing.
-                     });
-}
-
-bool is_limited(const OpDef& op, std::span<const OperandInfo> operands,
-                std::span<const std::uint32_t> counts, const core::Attributes& attributes,
-                std::size_t number) {
-  return with_others(op, operands, counts, attributes, number,
-                     [](const std::vector<Layout>& now, const Layouts& then) {
-                       return !then && !now.empty() && !core::is_inexact(now[0].dtype);
-                     });
+  return decides;
 }
 
 bool has_collectives(const program::Program& program, const Catalog& catalog) {

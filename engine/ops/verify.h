@@ -20,18 +20,16 @@ namespace teletensor::ops {
 core::Status verify(const program::Program& program, const Catalog& catalog,
                     core::Clock::time_point until = core::Clock::time_point::max());
 
-// Returns true if the value of operand `number`, which is a number, determines the shape or the
-// dtype of a result of this call: infer gives other layouts for other numbers of its kind.
-// Precondition: the op is no view.
-bool is_size(const OpDef& op, std::span<const OperandInfo> operands,
-             std::span<const std::uint32_t> counts, const core::Attributes& attributes,
-             std::size_t number);
-
-// Returns true if infer refuses this call, whose results are no floating-point numbers, for some
-// values of operand `number`, such as a negative exponent of integers.
-bool is_limited(const OpDef& op, std::span<const OperandInfo> operands,
-                std::span<const std::uint32_t> counts, const core::Attributes& attributes,
-                std::size_t number);
+// What the value of a number among the operands of a call determines besides the data.
+struct Decides {
+  bool layout = false;   // the shape or the dtype of a result: infer gives others for other numbers
+  bool refusal = false;  // Infer refuses some numbers, such as a negative exponent of integers.
+};
+// Asks infer with other numbers in place of operand `number`. Refusals count only for a call whose
+// results are no floating-point numbers. Precondition: the op is no view.
+Decides decided_by(const OpDef& op, std::span<const OperandInfo> operands,
+                   std::span<const std::uint32_t> counts, const core::Attributes& attributes,
+                   std::size_t number);
 
 // Returns true if the program contains collectives.
 bool has_collectives(const program::Program& program, const Catalog& catalog);

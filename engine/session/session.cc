@@ -29,7 +29,7 @@ Session::Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime
       listener_(listener),
       back_(catalog, devices, lanes, owner, options.memory_quota, this, &publications, tiers,
             groups),
-      uploads_(back_, *shares_, accepted_upto_, options.limits.staged_bytes),
+      uploads_(back_, host_pool(back_), *shares_, accepted_upto_, options.limits.staged_bytes),
       downloads_(back_, *shares_, accepted_upto_),
       sink_({back_, publications, uploads_, downloads_, bookkeeping_, *listener},
             options.publishes ? options.user : "", options.name, options.limits.published),

@@ -140,8 +140,7 @@ void Uploads::abort(std::uint64_t id) {
 }
 
 core::Result<engine::Shared> Uploads::share_new(std::uint64_t bytes) {
-  const auto host = static_cast<std::size_t>(devices().find(core::Device{}));
-  return shares_.open(back_.executor().pool(host), bytes, accepted_upto_ + 1);
+  return shares_.open(host_, bytes, accepted_upto_ + 1);
 }
 
 Status Uploads::write_shared(std::uint64_t upload, std::uint64_t offset, std::uint64_t share,

@@ -23,9 +23,9 @@ class Uploads final : public engine::Uploads {
 
   // `accepted_upto` is the seq of the session's last accepted command. `limit` is the maximum of
   // the bytes of all uploads together, including those that wait for memory; 0: no limit.
-  Uploads(runtime::Back& back, Shares& shares, const std::atomic<std::uint64_t>& accepted_upto,
-          std::uint64_t limit)
-      : back_(back), shares_(shares), accepted_upto_(accepted_upto), limit_(limit) {}
+  Uploads(runtime::Back& back, memory::Pool& host, Shares& shares,
+          const std::atomic<std::uint64_t>& accepted_upto, std::uint64_t limit)
+      : back_(back), host_(host), shares_(shares), accepted_upto_(accepted_upto), limit_(limit) {}
 
   core::Result<std::uint64_t> begin(core::Device device, std::uint64_t bytes) override;
   void admit(core::Device device, std::uint64_t bytes,
@@ -74,6 +74,7 @@ class Uploads final : public engine::Uploads {
   runtime::Devices& devices() const { return back_.executor().devices(); }
 
   runtime::Back& back_;
+  memory::Pool& host_;
   Shares& shares_;
   const std::atomic<std::uint64_t>& accepted_upto_;
   const std::uint64_t limit_;

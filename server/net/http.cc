@@ -187,18 +187,17 @@ class Http final : public HttpServer {
     const auto encodings = request.get_header_value_count("Transfer-Encoding");
     if (lengths + encodings > 1) return {{400, "the body has more than one length"}};
     const std::string length = request.get_header_value("Content-Length");
-    if (request.method == "GET" || request.method == "HEAD") {
-      if (takes_body_.contains(request.path)) return {{405, "only POST is possible here"}};
+    const bool reads = request.method == "GET" || request.method == "HEAD";
+    const bool posts = takes_body_.contains(request.path);
+    if (posts && request.method != "POST") return {{405, "only POST is possible here"}};
+    if (!reads && readable_.contains(request.path)) {
+      return {{405, "only GET and HEAD are possible here"}};
+    }
+    if (reads) {
       if (encodings == 0 && length.find_first_not_of('0') == length.npos) return {};
       return {{413, "no body is expected"}};
     }
-    if (readable_.contains(request.path)) return {{405, "only GET and HEAD are possible here"}};
-    if (takes_body_.contains(request.path) && request.method != "POST") {
-      return {{405, "only POST is possible here"}};
-    }
-    if (!takes_body_.contains(request.path)) {
-      return {{404, "not found"}};
-    }
+    if (!posts) return {{404, "not found"}};
     Status status = check_origin(request);
     if (status.ok()) status = check("POST " + request.path, request).status();
     if (!status.ok()) return {{http_status(status), status.message()}};

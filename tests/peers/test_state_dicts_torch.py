@@ -23,7 +23,7 @@ def text(error, t):
 
 
 def attempt(t, module, state, **options):
-    """What load_state_dict returns or raises, and the state afterwards."""
+    """Returns the result or the error of load_state_dict, and the state afterwards."""
     try:
         result = module.load_state_dict(state, **options)
         said = repr(result), result.missing_keys, result.unexpected_keys

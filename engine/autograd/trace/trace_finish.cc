@@ -232,10 +232,8 @@ std::set<std::uint32_t> Tracer::Ending::decisive() {
       const ops::OpDef& op = catalog_.at(instruction.op);
       const std::span<const std::uint32_t> counts(instruction.counts.data(),
                                                   instruction.counts.size());
-      if (ops::is_size(op, infos, counts, *instruction.attributes, i) ||
-          ops::is_limited(op, infos, counts, *instruction.attributes, i)) {
-        found.insert(tag);
-      }
+      const ops::Decides decides = ops::decided_by(op, infos, counts, *instruction.attributes, i);
+      if (decides.layout || decides.refusal) found.insert(tag);
     }
   }
   return found;

@@ -354,7 +354,7 @@ void Back::look_ahead() {
 }
 
 bool Back::is_plain(const Entry& entry) {
-  return !entry.refused && !is_interrupted(entry.instruction.seq) &&
+  return !entry.refused && !executor_.interrupts().has(entry.instruction.seq) &&
          (collectives_.empty() || !collectives_.must_wait(entry));
 }
 
@@ -416,7 +416,7 @@ bool Back::run_entry(Entry& entry) {
   Instruction& instruction = entry.instruction;
   FailureRef failure;
   bool root = false;
-  if (entry.refused || is_interrupted(instruction.seq)) {
+  if (entry.refused || executor_.interrupts().has(instruction.seq)) {
     for (const Operand& operand : instruction.operands) {
       if (operand.value && operand.value->failure) failure = operand.value->failure;
     }

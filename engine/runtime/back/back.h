@@ -183,7 +183,6 @@ class Back : public Task,
   class CallOf;
   bool stop_before_next(bool starved, bool yields);
   // OpenCollectives::Session
-  bool is_interrupted(std::uint64_t seq) const override { return executor_.interrupts().has(seq); }
   FailureRef interrupted(std::uint64_t seq, bool* root) override;
   // Terminates the process if the error cannot be reported.
   void record(const program::Instruction& instruction, const FailureRef& failure,

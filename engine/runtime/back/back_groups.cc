@@ -43,7 +43,7 @@ class Back::CallOf final : public ProgramRun::Caller {
     if (entry_.refused) {
       root = std::exchange(back_.refused_, entry_.refused) != entry_.refused;
       back_.cancel_call(entry_, entry_.refused, root, stopped(*entry_.refused));
-    } else if (back_.is_interrupted(entry_.instruction.seq)) {
+    } else if (back_.executor_.interrupts().has(entry_.instruction.seq)) {
       const FailureRef failure = back_.interrupted(entry_.instruction.seq, &root);
       back_.cancel_call(entry_, failure, root, kInterrupted);
     }

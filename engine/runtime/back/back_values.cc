@@ -14,7 +14,7 @@ using program::Operand;
 
 Status Back::refusal(const Entry& entry) const {
   if (entry.refused) return entry.refused->status;
-  if (!is_interrupted(entry.instruction.seq)) return {};
+  if (!executor_.interrupts().has(entry.instruction.seq)) return {};
   return Status(core::Code::kCancelled, "interrupted before it ran");
 }
 
@@ -65,7 +65,7 @@ bool Back::run_fetch(Entry& entry) {
   result.shape = operand.geometry->shape;
   result.device = operand.value->device;
   FailureRef failure = operand.value->failure;
-  if (!failure && is_interrupted(result.seq)) {
+  if (!failure && executor_.interrupts().has(result.seq)) {
     result.status = Status(core::Code::kCancelled, "interrupted before it was read");
     result.root = result.seq;
   } else if (failure) {

@@ -154,7 +154,7 @@ OpenCollectives::Next OpenCollectives::next(Entry& entry) {
 
 OpenCollectives::Next OpenCollectives::next(Instruction& instruction, bool refused) {
   const auto& operands = instruction.operands;
-  refused = refused || session_.is_interrupted(instruction.seq);
+  refused = refused || executor_.interrupts().has(instruction.seq);
   while (OpenCollective* const found = refused ? nullptr : find_memory_blocker(instruction)) {
     if (stop_for(found)) return Next::kStop;
   }

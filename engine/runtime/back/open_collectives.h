@@ -49,8 +49,6 @@ class OpenCollectives {
   class Session {
    public:
     virtual ~Session() = default;
-    // Returns true if the command was interrupted.
-    virtual bool is_interrupted(std::uint64_t seq) const = 0;
     // Makes the failure of an interrupted command. *root is set if it is the first command that
     // fails because of that interrupt.
     virtual FailureRef interrupted(std::uint64_t seq, bool* root) = 0;

@@ -137,7 +137,7 @@ class Guards {
     std::string owner;
     PyObject* keys = nullptr;  // A set of the recorded keys, while facts are recorded.
     std::vector<Fact> facts;
-    std::optional<TensorFacts> tensor;  // Of a tensor or of its `.grad`.
+    std::optional<TensorFacts> tensor;  // The facts of a tensor or of its `.grad`.
   };
   Group& group(Kind kind, PyObject* object);
   Fact* fact(Group& group, PyObject* key, PyObject* expected);

@@ -673,7 +673,8 @@ class Module(PrivateNames):
 
 
 def _conversion(value: Any) -> str:
-    """What the text of an error adds for a tensor of PyTorch or an array of NumPy."""
+    """Returns the end of an error's text, which says how to convert a tensor of PyTorch or an array of
+    NumPy; "" for other values."""
     told = _core.described(value)
     return f": it is a {told}" if ";" in told else ""
 
