@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/runtime/execute/value_storage.h"
 #include "engine/runtime/lanes/lane_thread.h"
 
 namespace teletensor::runtime {
@@ -207,7 +208,7 @@ bool Back::run_plan() {
   bool more = true, go_on = false, starved = false, yields = false;
   if (tiers_ != nullptr) {
     active(began);
-    executor_.set_now(static_cast<std::uint32_t>(began.time_since_epoch() / kUsedAt));
+    executor_.memory().set_now(static_cast<std::uint32_t>(began.time_since_epoch() / kUsedAt));
   }
   {
     const memory::SessionTaskScope strand(owner_);
@@ -234,7 +235,7 @@ bool Back::run_plan() {
       if (starved || yields || go_on || lanes_.contended()) break;
     }
   }
-  if (tiers_ != nullptr) executor_.drop_grant();
+  if (tiers_ != nullptr) executor_.memory().drop_grant();
   charge_until(core::Clock::now());
   // A session with an empty queue and open collectives waits until the oldest one ends or more
   // entries arrive.
@@ -271,12 +272,12 @@ bool Back::run_plan() {
 
 // Returns false if the session task continues at once.
 bool Back::stop_before_next(bool starved, bool yields) {
-  if (executor_.forming().member) {
-    return wait_for(executor_.forming(), backlog_.front().instruction.seq);
+  if (executor_.collectives().forming().member) {
+    return wait_for(executor_.collectives().forming(), backlog_.front().instruction.seq);
   }
   OpenCollective* before = collectives_.take_blocker();
-  if (before == nullptr && executor_.starved() && executor_.full()) {
-    (void)executor_.take_need();
+  if (before == nullptr && executor_.memory().starved() && executor_.memory().full()) {
+    (void)executor_.memory().take_need();
     before = &collectives_.oldest();
   }
   if (before != nullptr) return wait_for(before->open, before->instruction.seq);
@@ -426,11 +427,12 @@ bool Back::run_entry(Entry& entry) {
     } else if (!failure) {
       failure = interrupted(instruction.seq, &root);
     }
-    if (entry.kind == Entry::Kind::kRun) executor_.decline(instruction, failure->status);
+    if (entry.kind == Entry::Kind::kRun)
+      executor_.collectives().decline(instruction, failure->status);
     executor_.fail(instruction, failure);
   } else if (entry.kind == Entry::Kind::kRun) {
     failure = executor_.run(instruction, &root);
-    if (executor_.opened()) [[unlikely]] {
+    if (executor_.collectives().opened()) [[unlikely]] {
       collectives_.add(std::move(instruction), false);
       return true;
     }
@@ -441,7 +443,7 @@ bool Back::run_entry(Entry& entry) {
                              instruction.seq);
     if (executor_.stopped()) return false;
     root = failure != nullptr;
-    if (!root) executor_.describe(instruction);
+    if (!root) describe_results(instruction);
   }
   if (entry.bytes) load_.drop_bytes(entry.bytes->size());
   if (failure) record(instruction, failure, root);

@@ -192,8 +192,8 @@ class Back : public Task,
   void restore_entry(const program::Image::Entry& saved, program::Program& read,
                      const std::vector<program::ValueRef>& values);
   std::vector<SavedEntry> left(NotRun& parts) const;
-  bool request_notification(Executor::Open& open);
-  bool wait_for(Executor::Open& open, std::uint64_t seq);
+  bool request_notification(CollectiveCalls::Open& open);
+  bool wait_for(CollectiveCalls::Open& open, std::uint64_t seq);
   // Ends the open collectives of commands up to `upto` and their groups.
   void interrupt_groups(std::uint64_t upto);
   // Groups::Waiter

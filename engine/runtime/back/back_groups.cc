@@ -95,7 +95,7 @@ bool Back::run_call(Entry& entry, core::Clock::time_point until) {
 
 // Requests a notification at the end. Returns true if met() will be called, false if it has ended
 // by now.
-bool Back::request_notification(Executor::Open& open) {
+bool Back::request_notification(CollectiveCalls::Open& open) {
   if (open.told) return !open.member->ended(open.ticket);
   {
     core::MutexLock lock(mu_);
@@ -109,7 +109,7 @@ bool Back::request_notification(Executor::Open& open) {
 }
 
 // The session stops until `open` has ended. Returns false if the session can continue now.
-bool Back::wait_for(Executor::Open& open, std::uint64_t seq) {
+bool Back::wait_for(CollectiveCalls::Open& open, std::uint64_t seq) {
   if (!request_notification(open)) return false;
   // After the lock is released, another lane may run this session.
   const std::shared_ptr<Groups::Member> member = open.member;

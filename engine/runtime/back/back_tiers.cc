@@ -10,7 +10,7 @@ using program::Operand;
 
 void Back::join_tiers(const std::string& user) {
   if (tiers_ == nullptr) return;
-  executor_.set_patient(true);
+  executor_.memory().set_patient(true);
   tiers_->join(this, user);
   joined_ = true;
 }
@@ -19,7 +19,7 @@ void Back::join_tiers(const std::string& user) {
 // does not take the session.
 bool Back::yield_to_spiller(bool starved) {
   if (!starved) return tiers_->yielded(this);
-  Tiers::Need need = executor_.take_need();
+  Tiers::Need need = executor_.memory().take_need();
   add_prefetches(need);
   return tiers_->wait(this, std::move(need));
 }
@@ -86,22 +86,22 @@ bool Back::has_work() const {
 }
 
 void Back::go_on(bool room, std::vector<std::uint64_t> granted) {
-  if (!room) executor_.set_last_chance();
-  executor_.grant(std::move(granted));
+  if (!room) executor_.memory().set_last_chance();
+  executor_.memory().grant(std::move(granted));
   lanes_.ready(this);
 }
 
 void Back::allocate(std::size_t device, std::size_t bytes, std::uint64_t seq,
                     std::function<void(core::Ref<memory::Storage>)> done) {
   core::Ref<memory::Storage> storage = pool(device).allocate_shared(bytes, seq);
-  if (storage || !executor_.moves(device)) return done(std::move(storage));
+  if (storage || !executor_.memory().moves(device)) return done(std::move(storage));
   tiers_->allocate(this, device, bytes, seq, std::move(done));
 }
 
 core::Ref<memory::Storage> Back::allocate_now(std::size_t device, std::size_t bytes,
                                               std::uint64_t seq) {
   core::Ref<memory::Storage> storage = pool(device).allocate_shared(bytes, seq);
-  if (storage || !executor_.moves(device)) return storage;
+  if (storage || !executor_.memory().moves(device)) return storage;
   return tiers_->allocate(this, device, bytes, seq);
 }
 

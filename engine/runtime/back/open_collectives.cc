@@ -19,15 +19,15 @@ void OpenCollectives::add(Instruction instruction, bool of_program) {
     added.attributes = std::make_unique<core::Attributes>(*added.instruction.attributes);
     added.instruction.attributes = added.attributes.get();
   }
-  added.open = executor_.take_opened();
-  added.group = executor_.meets(added.instruction);
+  added.open = executor_.collectives().take_opened();
+  added.group = executor_.collectives().meets(added.instruction);
   added.kept = std::make_unique<Groups::Kept>(*groups_, added.open.bytes);
   // The group has the contents of the operand.
   const Operand& operand = added.instruction.operands[0];
   added.operand_dtype = operand.dtype;
   added.operand_shape = operand.geometry->shape;
   added.instruction.operands.clear();
-  executor_.set_open(true);
+  executor_.memory().set_open(true);
   const std::uint64_t seq = added.instruction.seq;
   {
     core::MutexLock lock(mu_);
@@ -57,16 +57,16 @@ void OpenCollectives::close_ended() {
       members_.erase(std::find_if(
           first, last, [&](const auto& known) { return known.second == at->open.member; }));
     }
-    Status status = executor_.close(at->instruction, std::move(at->open));
+    Status status = CollectiveCalls::close(at->instruction, std::move(at->open));
     if (!status.ok() && !at->origin.empty()) status = Executor::located(status, at->origin);
     if (status.ok()) {
-      for (Instruction& copy : at->copies) executor_.share(copy);
+      for (Instruction& copy : at->copies) CollectiveCalls::share(copy);
     } else {
       fail(*at, status);
     }
     at = collectives_.erase(at);
   }
-  executor_.set_open(!collectives_.empty());
+  executor_.memory().set_open(!collectives_.empty());
 }
 
 // A collective that was ended by an interrupt fails like an instruction that the interrupt
@@ -121,7 +121,7 @@ OpenCollective* OpenCollectives::find(const Entry& entry) {
 OpenCollective* OpenCollectives::find_memory_blocker(const Instruction& instruction) {
   const std::uint64_t total = executor_.pool(kHostIndex).device().budget().total();
   if (groups_->kept() < total / kOpenPart) return nullptr;
-  const Groups::Member* const group = executor_.meets(instruction);
+  const Groups::Member* const group = executor_.collectives().meets(instruction);
   if (group == nullptr) return nullptr;
   const auto found = std::find_if(collectives_.begin(), collectives_.end(),
                                   [&](const auto& each) { return each.group == group; });
@@ -165,7 +165,7 @@ OpenCollectives::Next OpenCollectives::next(Instruction& instruction, bool refus
     }
     if (!refused && operands.size() == 2 &&
         operands[1].value == found->instruction.results[0].value && find(operands[0]) == nullptr &&
-        executor_.may_share(instruction)) {
+        executor_.collectives().may_share(instruction)) {
       keep_geometry(*found, found->copies.emplace_back(std::move(instruction)));
       return Next::kRan;
     }

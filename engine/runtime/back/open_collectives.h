@@ -25,7 +25,7 @@ namespace teletensor::runtime {
 
 struct OpenCollective {
   program::Instruction instruction;
-  Executor::Open open;
+  CollectiveCalls::Open open;
   std::vector<program::Instruction> copies;
   // Geometries of all its results, because the call that owns them may end earlier.
   std::deque<core::Geometry> geometries;

@@ -33,7 +33,7 @@ bool WindowRun::begin(Backlog& backlog, std::uint64_t interner_ends) {
   const std::size_t size = backlog.window();
   const Entry& front = backlog.front();
   const bool part = !backlog.whole();
-  if (!executor_.has_loops()) return false;
+  if (!executor_.loops().supported()) return false;
   // Also for a plan, in case it stops half-way, or there is no memory for it.
   backlog.split();
   if (size < 2 || front.kind == Entry::Kind::kFetch ||
@@ -75,7 +75,7 @@ bool WindowRun::run(bool* small, std::size_t* entries) {
     loop_.push_back(instructions_[step]);
   }
   bool never = false;
-  if (together && executor_.run_loop(loop_, &never)) {
+  if (together && executor_.loops().run(loop_, &never)) {
     PlanStats::add(plans_.stats().loops);
     PlanStats::add(plans_.stats().loop_steps, loop_.size());
   } else {

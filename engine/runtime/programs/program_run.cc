@@ -356,7 +356,7 @@ FailureRef ProgramRun::scalar(Executor& executor, const program::View& view, voi
                               std::size_t bytes, Caller& caller) {
   if (cancelled_) return cancelled_;
   const Operand operand = operand_of(view);
-  if (executor.has_open() && !ready(caller, {&operand, 1})) return nullptr;
+  if (executor.memory().has_open() && !ready(caller, {&operand, 1})) return nullptr;
   if (operand.value->failure) return operand.value->failure;
   RowMajor contents;
   Status status = executor.row_major(operand, seq_, &contents);
@@ -466,7 +466,7 @@ void ProgramRun::run_unit(Executor& executor, Caller& caller, const passes::Unit
   bool never = false;
   const bool together = unit_.together && unit_.ran == 0 && !cancelled_;
   if (together && !loop_is_ready(executor, caller)) return;
-  if (together && executor.run_loop(unit_.loop, &never)) {
+  if (together && executor.loops().run(unit_.loop, &never)) {
     PlanStats::add(stats_->loops);
     PlanStats::add(stats_->loop_steps, count);
     for (Instruction* each : unit_.loop) clear(*each);
@@ -494,7 +494,7 @@ bool ProgramRun::ready(Caller& caller, std::span<const Operand> operands) {
 }
 
 bool ProgramRun::loop_is_ready(Executor& executor, Caller& caller) {
-  if (!executor.has_open()) return true;
+  if (!executor.memory().has_open()) return true;
   return std::all_of(unit_.loop.begin(), unit_.loop.end(), [&](const Instruction* instruction) {
     const auto& operands = instruction->operands;
     return ready(caller, {operands.data(), operands.size()});
@@ -502,13 +502,13 @@ bool ProgramRun::loop_is_ready(Executor& executor, Caller& caller) {
 }
 
 bool ProgramRun::execute(Executor& executor, Caller& caller, Instruction& instruction) {
-  if (executor.has_open()) [[unlikely]] {
+  if (executor.memory().has_open()) [[unlikely]] {
     const Next what = caller.next(instruction);
     waits_ = what == Next::kStop;
     if (what != Next::kRun) return !waits_;
   }
   if (cancelled_) {
-    executor.decline(instruction, cancelled_->status);
+    executor.collectives().decline(instruction, cancelled_->status);
     executor.fail(instruction, cancelled_);
     caller.failed(instruction, cancelled_, false);
     return true;
@@ -516,7 +516,7 @@ bool ProgramRun::execute(Executor& executor, Caller& caller, Instruction& instru
   bool root = false;
   const FailureRef failure = executor.run(instruction, &root);
   if (halted(executor)) return false;
-  if (executor.opened()) [[unlikely]] {
+  if (executor.collectives().opened()) [[unlikely]] {
     caller.opened(std::move(instruction));
   } else if (failure) {
     caller.failed(instruction, failure, root);

@@ -1,10 +1,11 @@
-// Executor's part in collectives: the operand that a rank contributes to its group, and the result
-// that it receives (groups.h).
+#include "engine/runtime/execute/collective_calls.h"
+
 #include <cstring>
 #include <new>
-#include <utility>
+#include <string>
+#include <string_view>
 
-#include "engine/runtime/execute/executor_parts.h"
+#include "engine/runtime/execute/value_storage.h"
 
 namespace teletensor::runtime {
 
@@ -111,25 +112,25 @@ void write_sender(const Groups::Outcome& outcome, memory::Storage& storage) {
 
 // ---------------------------------------------------------------- the rank
 
-core::Result<std::shared_ptr<Groups::Member>> Executor::member_of(
+core::Result<std::shared_ptr<Groups::Member>> CollectiveCalls::member_of(
     const Instruction& instruction) const {
   const auto number = static_cast<std::uint64_t>(instruction.attributes->integer(0));
   if (const auto* const member = groups_.find(number)) return *member;
   return Status(core::Code::kDeadlineExceeded,
-                catalog_.at(instruction.op).name + ": the session is not in its group " +
+                context_.catalog.at(instruction.op).name + ": the session is not in its group " +
                     std::to_string(number) +
                     ": it has left the group, or the daemon has restarted since it joined");
 }
 
-const Groups::Member* Executor::meets(const Instruction& instruction) const {
-  const ops::OpDef& op = catalog_.at(instruction.op);
+const Groups::Member* CollectiveCalls::meets(const Instruction& instruction) const {
+  const ops::OpDef& op = context_.catalog.at(instruction.op);
   if (!op.collective || is_transfer(op) || op.name == kAwaitSends) return nullptr;
   const auto member = member_of(instruction);
   return member.ok() ? member->get() : nullptr;
 }
 
-void Executor::decline(const Instruction& instruction, const Status& why) {
-  const ops::OpDef& op = catalog_.at(instruction.op);
+void CollectiveCalls::decline(const Instruction& instruction, const Status& why) {
+  const ops::OpDef& op = context_.catalog.at(instruction.op);
   if (!op.collective) return;
   if (forming_.member) {
     forming_.member->give_up("has stopped: " + why.message());
@@ -144,37 +145,38 @@ void Executor::decline(const Instruction& instruction, const Status& why) {
   (*member)->decline(call.ok() ? std::move(*call) : Call(), why);
 }
 
-// Starts a collective. If it has not ended when its operand is deposited, it stays open, and later
-// instructions run.
-Status Executor::meet(Instruction& instruction, const ops::OpDef& op) {
+Status CollectiveCalls::start(Instruction& instruction, const ops::OpDef& op, std::size_t device,
+                              StorageRef* result, StorageRef* sender) {
   Open open;
   Status status;
   try {
-    status = deposit(instruction, op, &open);
+    status = deposit(instruction, op, device, &open);
   } catch (const std::bad_alloc&) {
     status =
         Status(core::Code::kResourceExhausted, op.name + ": the daemon process is out of memory");
   }
   if (!status.ok()) {
-    if (!has_starved(status) && !lock_wait_.blocked() && !forming_.member)
-      decline(instruction, status);
+    const bool again =
+        context_.memory.has_starved(status) || context_.lock_wait.blocked() || waits_for_ranks();
+    if (!again) decline(instruction, status);
     return status;
   }
+  // If it has not ended when its operand is deposited, it stays open, and later instructions run.
   if (!open.member->ended(open.ticket)) {
     opened_ = std::move(open);
     return Status(core::Code::kUnavailable, op.name + ": waits for other ranks");
   }
   const Groups::Outcome outcome = open.member->take(open.ticket);
   TT_RETURN_IF_ERROR(outcome.status);
-  slots_[0].storage = open.result.ref();
+  *result = open.result.ref();
   instruction.results[0].value->received = true;
   if (!open.source) return {};
   write_sender(outcome, *open.source);
-  slots_[1].storage = std::move(open.source);
+  *sender = std::move(open.source);
   return {};
 }
 
-Status Executor::close(Instruction& instruction, Open open) {
+Status CollectiveCalls::close(Instruction& instruction, Open open) {
   const Groups::Outcome outcome = open.member->take(open.ticket);
   TT_RETURN_IF_ERROR(outcome.status);
   instruction.results[0].value->contents = open.result.ref();
@@ -183,12 +185,12 @@ Status Executor::close(Instruction& instruction, Open open) {
     write_sender(outcome, *open.source);
     instruction.results[1].value->contents = std::move(open.source);
   }
-  describe(instruction);
+  describe_results(instruction);
   return {};
 }
 
-bool Executor::may_share(const Instruction& instruction) const {
-  if (instruction.op != copy_ops_.copy || instruction.results.size() != 1) return false;
+bool CollectiveCalls::may_share(const Instruction& instruction) const {
+  if (instruction.op != context_.copy || instruction.results.size() != 1) return false;
   const program::ResultSlot& result = instruction.results[0];
   const Operand &old = instruction.operands[0], &source = instruction.operands[1];
   const core::Geometry& region = *result.geometry;
@@ -199,13 +201,13 @@ bool Executor::may_share(const Instruction& instruction) const {
          region.numel() == result.value->elements && region.numel() == source.value->elements;
 }
 
-void Executor::share(Instruction& instruction) {
+void CollectiveCalls::share(Instruction& instruction) {
   instruction.results[0].value->contents = instruction.operands[1].value->contents;
-  describe(instruction);
+  describe_results(instruction);
 }
 
 // Waits until all ranks of the group have joined.
-Status Executor::begin(const std::shared_ptr<Groups::Member>& member, const ops::OpDef& op) {
+Status CollectiveCalls::begin(const std::shared_ptr<Groups::Member>& member, const ops::OpDef& op) {
   if (forming_.member && forming_.member->ended(forming_.ticket)) {
     const Open forming = std::exchange(forming_, {});
     (void)forming.member->take(forming.ticket);
@@ -219,10 +221,11 @@ Status Executor::begin(const std::shared_ptr<Groups::Member>& member, const ops:
   return Status(core::Code::kUnavailable, op.name + ": waits for the group's ranks");
 }
 
-Status Executor::deposit(Instruction& instruction, const ops::OpDef& op, Open* open) {
-  if (device_ != kHostIndex) {
+Status CollectiveCalls::deposit(Instruction& instruction, const ops::OpDef& op, std::size_t device,
+                                Open* open) {
+  if (device != kHostIndex) {
     return core::unimplemented(op.name + ": not supported for tensors on " +
-                               core::to_string(device().id()));
+                               core::to_string(context_.devices.at(device).id()));
   }
   auto member = member_of(instruction);
   if (!member.ok()) return member.status();
@@ -234,14 +237,17 @@ Status Executor::deposit(Instruction& instruction, const ops::OpDef& op, Open* o
     if (!call.ok()) return Status(call.status().code(), op.name + ": " + call.status().message());
     part.call = std::move(*call);
   }
-  TT_RETURN_IF_ERROR(pack(instruction.operands[0], op.name, instruction.seq, &part.operand));
+  TT_RETURN_IF_ERROR(
+      transfers_.pack(instruction.operands[0], op.name, instruction.seq, &part.operand));
   const program::Value& value = *instruction.results[0].value;
   StorageRef storage, source;
   part.result.bytes = bytes_of(value.elements, value.dtype);
-  TT_RETURN_IF_ERROR(allocate(op.name, part.result.bytes, instruction.seq, &storage));
+  TT_RETURN_IF_ERROR(
+      context_.memory.allocate(device, op.name, part.result.bytes, instruction.seq, &storage));
   part.result.storage = memory::Pinned(std::move(storage));
   if (instruction.results.size() > 1) {
-    TT_RETURN_IF_ERROR(allocate(op.name, sizeof(std::int64_t), instruction.seq, &source));
+    TT_RETURN_IF_ERROR(
+        context_.memory.allocate(device, op.name, sizeof(std::int64_t), instruction.seq, &source));
   }
   open->member = *member;
   open->bytes = part.operand.bytes + part.result.bytes;
