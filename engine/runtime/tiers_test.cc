@@ -47,7 +47,7 @@ class Client {
  public:
   Client(Box& box, Lanes& lanes, Tiers* tiers, memory::OwnerId owner, core::Device device)
       : device(device), back(kit_catalog(), box.devices, lanes, owner, 0, &events, nullptr, tiers) {
-    back.join_tiers("");
+    back.tiers().join("");
   }
   ~Client() { back.stop(); }
 
@@ -236,15 +236,15 @@ TEST_P(TiersOn, StoragesForOthersThanTheStrand) {
   for (int k = 0; k < 7; ++k) first.push_back(a->constant(1));
   a->drain();
   const std::size_t device = GetParam() == kHost ? 0 : 1;
-  core::Ref<memory::Storage> now = b->back.allocate_now(device, 8u << 20, 1);
+  core::Ref<memory::Storage> now = b->back.tiers().allocate_now(device, 8u << 20, 1);
   ASSERT_TRUE(now);
   EXPECT_TRUE(now->pinned());
   std::promise<bool> later;
-  b->back.allocate(device, 8u << 20, 1, [&](core::Ref<memory::Storage> storage) {
+  b->back.tiers().allocate(device, 8u << 20, 1, [&](core::Ref<memory::Storage> storage) {
     later.set_value(static_cast<bool>(storage));
   });
   EXPECT_TRUE(later.get_future().get());
-  EXPECT_FALSE(b->back.allocate_now(device, 33u << 20, 1));  // more than the device has
+  EXPECT_FALSE(b->back.tiers().allocate_now(device, 33u << 20, 1));  // more than the device has
   now = nullptr;
 }
 

@@ -221,7 +221,7 @@ bool FrameConsumer::allow_collective() {
 bool FrameConsumer::forbid_collective() {
   core::MutexLock lock(mu_);
   may_go_ = false;
-  return paused_ || (blocked_ && back_.has_waiter());
+  return paused_ || (blocked_ && back_.state().has_waiter());
 }
 
 }  // namespace teletensor::session

@@ -37,7 +37,7 @@ Session::Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime
       bookkeeping_(front_, back_, *listener, host_pool(back_), options.user, options.limits),
       consumer_(front_, back_, bookkeeping_, this) {
   if (!options.user.empty()) back_.set_share(lanes.share(options.user, options.weight));
-  back_.join_tiers(options.user);
+  back_.tiers().join(options.user);
 }
 
 engine::Publication to_engine(runtime::Publications::Facts facts) {

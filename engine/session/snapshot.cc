@@ -195,13 +195,13 @@ engine::Rest Session::come_to_rest(bool push) {
     if (stays_apart()) return engine::Rest::kApart;
     if (!consumer_.stops() || (consuming_ && !consumer_.is_paused())) return engine::Rest::kRuns;
   }
-  if (!back_.is_quiet()) return engine::Rest::kRuns;
+  if (!back_.state().is_quiet()) return engine::Rest::kRuns;
   if (back_.groups().wanted() || (push && back_.groups().busy())) {
     if (!consumer_.allow_collective()) return engine::Rest::kExpects;
     consumer_.pump();
     return engine::Rest::kRuns;
   }
-  return back_.is_drained() ? engine::Rest::kRests : engine::Rest::kWaits;
+  return back_.state().is_drained() ? engine::Rest::kRests : engine::Rest::kWaits;
 }
 
 engine::Rest Session::stop_here() {
@@ -212,13 +212,13 @@ engine::Rest Session::stop_here() {
     const bool stopped = consumer_.forbid_collective();
     if (!consumer_.stops() || (consuming_ && !stopped)) return engine::Rest::kRuns;
   }
-  if (!back_.is_quiet()) return engine::Rest::kRuns;
-  return back_.is_drained() ? engine::Rest::kRests : engine::Rest::kWaits;
+  if (!back_.state().is_quiet()) return engine::Rest::kRuns;
+  return back_.state().is_drained() ? engine::Rest::kRests : engine::Rest::kWaits;
 }
 
 bool Session::may_stay() {
   const Status status = core::with_memory("a snapshot", [&] {
-    runtime::Back::NotRun parts;
+    runtime::QueueImage::NotRun parts;
     return back_.entries(nullptr, parts).status();
   });
   return status.ok();
@@ -317,8 +317,8 @@ core::Result<Image> Session::make_image() {
   image.cancelled_below = back_.cancelled_below();
   image.failed = back_.failures().all();
   if (consumer_.stops()) image.groups = back_.groups().images();
-  runtime::Back::NotRun parts;
-  if (!back_.is_drained()) {
+  runtime::QueueImage::NotRun parts;
+  if (!back_.state().is_drained()) {
     auto entries =
         back_.entries([&](const program::Value& value) { return maker.value(&value); }, parts);
     if (!entries.ok()) return entries.status();
@@ -377,7 +377,8 @@ Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& r
     }
     const auto device = static_cast<std::size_t>(found);
     memory::Pool& pool = back_.executor().pool(device);
-    const core::Ref<memory::Storage> made = back_.allocate_now(device, storage.bytes, storage.seq);
+    const core::Ref<memory::Storage> made =
+        back_.tiers().allocate_now(device, storage.bytes, storage.seq);
     if (!made) return pool.refusal("restoring the session", storage.bytes);
     TT_RETURN_IF_ERROR(read_into(*made, devices().at(device), read, gone));
     if (gone.ok()) storage.contents = made;

@@ -74,10 +74,10 @@ void Uploads::admit(core::Device device, std::uint64_t bytes,
                     std::function<void(core::Result<std::uint64_t>)> done) {
   const core::Result<Claim> claimed = claim(device, bytes);
   if (!claimed.ok()) return done(claimed.status());
-  back_.allocate(claimed->device, bytes, accepted_upto_ + 1,
-                 [this, claim = *claimed, done](core::Ref<memory::Storage> storage) {
-                   done(begin_claimed(claim, std::move(storage)));
-                 });
+  back_.tiers().allocate(claimed->device, bytes, accepted_upto_ + 1,
+                         [this, claim = *claimed, done](core::Ref<memory::Storage> storage) {
+                           done(begin_claimed(claim, std::move(storage)));
+                         });
 }
 
 std::shared_ptr<Uploads::Upload> Uploads::find(std::uint64_t id) const {

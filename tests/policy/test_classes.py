@@ -14,7 +14,6 @@ LARGER = {
     ("engine/backends/cuda/driver/gpu.h", "Gpu"): (53, 36),
     ("engine/collective/participant.h", "Participant"): (76, 20),
     ("engine/memory/pool.h", "Pool"): (44, 16),
-    ("engine/runtime/back/back.h", "Back"): (66, 33),
     ("engine/runtime/groups/group_epoch.h", "GroupEpoch"): (61, 23),
     ("server/session/leases/lease.h", "Lease"): (43, 34),
     ("server/session/leases/leases.h", "Leases"): (39, 29),

@@ -12,54 +12,14 @@ namespace {
 using core::Status;
 using program::Instruction;
 using program::Operand;
-using program::ResultSlot;
 
 constexpr std::int64_t kFewElements = 1024;
 constexpr std::chrono::microseconds kReportEvery{200};
-constexpr std::chrono::milliseconds kUsedAt{10};  // resolution of Storage::used_at()
 constexpr std::uint64_t kPlanNs = std::chrono::nanoseconds(Back::kPlanTime).count();
 
-}  // namespace
-
-Back::Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
-           std::uint64_t quota, BackEvents* events, Publications* publications, Tiers* tiers,
-           Groups* groups)
-    : lanes_(lanes),
-      owner_(owner),
-      events_(events),
-      publications_(publications),
-      tiers_(tiers),
-      lock_wait_(lanes, this),
-      executor_(catalog, devices, lanes, owner, quota, lock_wait_, session_groups_),
-      session_groups_(groups),
-      collectives_(*this, executor_, groups, session_groups_),
-      queue_(*this, catalog, devices, executor_.failures(), chunks_, load_),
-      backlog_(catalog),
-      window_(catalog, devices, executor_, *this) {}
-
-Back::~Back() { stop(); }
-
-// ---------------------------------------------------------------- functions of the frame consumer
-
-void Back::add_published(Chunk* chunk) {
-  chunk->next = nullptr;
-  (head_ == nullptr ? head_ : tail_->next) = chunk;
-  tail_ = chunk;
-}
-
-void Back::publish_full(Chunk* chunk) {
-  bool wake = false;
-  {
-    core::MutexLock lock(mu_);
-    add_published(chunk);
-    wake = !std::exchange(scheduled_, true);
-  }
-  if (wake) lanes_.ready(this);
-}
-
 // Returns true if the entries take a few microseconds altogether.
-bool Back::is_quick(Chunk& chunk) const {
-  if (chunk.size() > kMaxHere) return false;
+bool is_quick(const ops::Catalog& catalog, Chunk& chunk) {
+  if (chunk.size() > Back::kMaxHere) return false;
   for (std::size_t at = chunk.taken(); at < chunk.filled(); ++at) {
     const Entry& entry = chunk.entry(at);
     const Instruction& i = entry.instruction;
@@ -76,8 +36,8 @@ bool Back::is_quick(Chunk& chunk) const {
         if (entry.bulk || !few(i.operands[0].geometry)) return false;
         break;
       case Entry::Kind::kRun:
-        if (executor_.catalog().at(i.op).inplace != ops::Inplace::kElementwise ||
-            i.results.size() != 1 || i.results[0].value->device.kind != core::DeviceKind::kCpu ||
+        if (catalog.at(i.op).inplace != ops::Inplace::kElementwise || i.results.size() != 1 ||
+            i.results[0].value->device.kind != core::DeviceKind::kCpu ||
             !few(i.results[0].geometry) || i.results[0].value->elements > kFewElements) {
           return false;
         }
@@ -92,49 +52,69 @@ bool Back::is_quick(Chunk& chunk) const {
   return true;
 }
 
-void Back::publish(std::uint64_t seq, bool here) {
-  bool wake = false, report = false;
-  {
-    core::MutexLock lock(mu_);
-    if (Chunk* const open = queue_.take_open()) add_published(open);
-    published_ = seq;
-    if (!scheduled_) {
-      scheduled_ = true;
-      wake = head_ != nullptr;
-      report = !wake;
-      here = here && wake && head_ == tail_ && is_quick(*head_);
-    }
+}  // namespace
+
+// Charges a session for the time that its task uses a lane.
+class Back::Charge {
+ public:
+  explicit Charge(Back& back) : back_(back) {}
+  // Charges for the time since the last call, or since this object was made.
+  void upto(core::Clock::time_point now) {
+    const auto ran = static_cast<std::uint64_t>(std::chrono::nanoseconds(now - since_).count());
+    back_.lanes_.charge(back_, back_.executor_.cost(ran - (Lanes::given_ns() - given_)));
+    since_ = now;
+    given_ = Lanes::given_ns();
   }
-  if (wake && !(here && lanes_.run_inline(this))) lanes_.ready(this);
-  if (!report) return;
+  core::Clock::time_point since() const { return since_; }
+
+ private:
+  Back& back_;
+  core::Clock::time_point since_ = core::Clock::now();
+  std::uint64_t given_ = Lanes::given_ns();
+};
+
+Back::Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
+           std::uint64_t quota, BackEvents* events, Publications* publications, Tiers* tiers,
+           Groups* groups)
+    : lanes_(lanes),
+      owner_(owner),
+      events_(*events),
+      lock_wait_(lanes, this),
+      executor_(catalog, devices, lanes, owner, quota, lock_wait_, session_groups_),
+      session_groups_(groups),
+      failures_(executor_, events_),
+      state_(load_, collectives_, lock_wait_),
+      rank_waits_(state_, session_groups_, collectives_, executor_.interrupts(), lanes, this),
+      collectives_(rank_waits_, executor_, failures_, groups, session_groups_),
+      queue_(*this, catalog, devices, executor_.failures(), chunks_, load_),
+      backlog_(catalog),
+      tiers_(tiers, executor_, state_, backlog_, events_, lanes, this),
+      outputs_(executor_, failures_, events_, publications, owner),
+      window_(catalog, devices, executor_, *this) {}
+
+Back::~Back() { stop(); }
+
+// ---------------------------------------------------------------- functions of the frame consumer
+
+void Back::publish_full(Chunk* chunk) {
+  if (state_.add(chunk)) lanes_.ready(this);
+}
+
+void Back::publish(std::uint64_t seq, bool here) {
+  const TaskState::Published published = state_.publish(queue_.take_open(), seq);
+  if (published.wake) {
+    // Until the task is made ready, no other thread reads the chunk.
+    here = here && published.only != nullptr && is_quick(executor_.catalog(), *published.only);
+    if (!here || !lanes_.run_inline(this)) lanes_.ready(this);
+  }
+  if (!published.report) return;
   // Nothing runs, so this thread acts as the session task for a moment.
   report_progress();
-  {
-    core::MutexLock lock(mu_);
-    wake = std::exchange(woken_, false);
-    if (!wake) scheduled_ = false;
-    if (stopping_) idle_.notify_all();
-  }
-  if (wake) lanes_.ready(this);
-}
-
-bool Back::wait_for_room() {
-  core::MutexLock lock(mu_);
-  if (load_.has_room()) return false;
-  waiting_ = Waiting::kRoom;
-  return true;
-}
-
-bool Back::wait_until_drained() {
-  core::MutexLock lock(mu_);
-  if (!scheduled_ && collectives_.none()) return false;
-  waiting_ = Waiting::kDrained;
-  return true;
+  if (state_.end_report()) lanes_.ready(this);
 }
 
 std::vector<std::uint64_t> Back::take_failed_rebinds(std::uint64_t root) {
-  core::MutexLock lock(mu_);
-  if (cancelled_.failure && cancelled_.failure->seq == root) cancelled_.failure = nullptr;
+  failures_.forget(root);
   queue_.forget(root);
   return executor_.failures().take(root);
 }
@@ -142,42 +122,49 @@ std::vector<std::uint64_t> Back::take_failed_rebinds(std::uint64_t root) {
 void Back::begin_at(std::uint64_t consumed, std::uint64_t completed, std::uint64_t cancelled_below,
                     Failures::Open failed) {
   queue_.begin_at(consumed);
-  completed_ = completed;
+  state_.begin_at(consumed, completed);
   executor_.interrupts().add_below(cancelled_below);
-  core::MutexLock lock(mu_);
-  published_ = consumed;
   executor_.failures().restore(std::move(failed));
+}
+
+core::Result<std::vector<program::Image::Entry>> Back::entries(const QueueImage::IndexOf& index_of,
+                                                               QueueImage::NotRun& parts) const {
+  const QueueImage image(executor_.catalog(), collectives_);
+  return image.entries({backlog_.chunks(), state_.published()}, index_of, parts);
+}
+
+Status Back::restore_entries(const std::vector<program::Image::Entry>& entries,
+                             const std::vector<program::ValueRef>& values) {
+  if (entries.empty()) return {};
+  state_.hold();
+  const QueueImage image(executor_.catalog(), collectives_);
+  TT_RETURN_IF_ERROR(image.restore(entries, values, queue_));
+  if (Chunk* const open = queue_.take_open()) (void)state_.add(open);  // held back until begin()
+  return {};
+}
+
+void Back::begin_restored() {
+  if (state_.begin()) lanes_.ready(this);
 }
 
 // ---------------------------------------------------------------- functions for any thread
 
 void Back::cancel_upto(std::uint64_t seq) {
   executor_.interrupts().add_below(seq + 1);
-  interrupt_groups(seq);
+  rank_waits_.interrupt(seq);
   if (lock_wait_.end(seq)) lanes_.ready(this);
-  if (tiers_ != nullptr) tiers_->hurry(this);
+  tiers_.hurry();
 }
 
 void Back::stop() {
-  stopping_ = true;
+  state_.stop();
   executor_.interrupts().add_below(~0ull);
-  session_groups_.end_all(kSessionEnds);
+  session_groups_.end_all(RankWaits::kSessionEnds);
   session_groups_.end_waits();
-  if (waits_to_begin_.exchange(false)) {
-    core::MutexLock lock(mu_);
-    scheduled_ = false;
-  }
-  const bool waited = std::exchange(joined_, false) && tiers_->leave(this);
-  if (lock_wait_.end(UINT64_MAX) || waited) {
-    core::MutexLock lock(mu_);
-    scheduled_ = false;
-  }
-  Chunk* left;
-  {
-    core::MutexLock lock(mu_);
-    while (scheduled_ || inside_ > 0 || pending_notifications_ > 0) idle_.wait(mu_);
-    left = std::exchange(head_, nullptr);
-  }
+  if (state_.begin()) state_.give_up();
+  const bool waited = tiers_.leave();
+  if (lock_wait_.end(UINT64_MAX) || waited) state_.give_up();
+  Chunk* left = state_.end();
   const memory::SessionTaskScope strand(owner_);
   lock_wait_.give_up();
   backlog_.clear();
@@ -191,101 +178,74 @@ void Back::stop() {
 // ---------------------------------------------------------------- the session task
 
 bool Back::run_plan() {
-  {
-    core::MutexLock lock(mu_);
-    ++inside_;
-    woken_ = false;
+  state_.enter();
+  bool starved = false;
+  TaskState::Next next = run_plans(&starved);
+  // A session with an empty queue and open collectives waits until the oldest one ends or more
+  // entries arrive.
+  if (!next.more && !state_.stopping() && !collectives_.empty()) {
+    next.more = !rank_waits_.request(collectives_.oldest().open);
   }
-  const auto began = core::Clock::now();
-  auto charged = began;
-  std::uint64_t given = Lanes::given_ns();
-  const auto charge_until = [&](core::Clock::time_point now) {
-    const auto ran = static_cast<std::uint64_t>(std::chrono::nanoseconds(now - charged).count());
-    lanes_.charge(*this, executor_.cost(ran - (Lanes::given_ns() - given)));
-    charged = now;
-    given = Lanes::given_ns();
-  };
-  bool more = true, go_on = false, starved = false, yields = false;
-  if (tiers_ != nullptr) {
-    active(began);
-    executor_.memory().set_now(static_cast<std::uint32_t>(began.time_since_epoch() / kUsedAt));
+  next = state_.rest(next);
+  if (!next.more) chunks_.trim();
+  if (next.more) next.more = !stop_before_next(starved);
+  if (next.go_on) {
+    // This lane becomes the frame consumer for a while; the session task continues on another lane.
+    if (std::exchange(next.more, false)) lanes_.ready(this);
+    events_.on_continue();
   }
+  state_.leave();
+  return next.more;
+}
+
+// Runs plans until another session needs the lane, or nothing is left. *starved is set if the next
+// instruction must wait.
+TaskState::Next Back::run_plans(bool* starved) {
+  Charge charge(*this);
+  tiers_.begin_run(charge.since());
+  TaskState::Next next;
   {
     const memory::SessionTaskScope strand(owner_);
     while (true) {
-      if (!collectives_.empty() && !stopping_) collectives_.close_ended();
+      if (!collectives_.empty() && !state_.stopping()) collectives_.close_ended();
       const bool drained = !run_entries();
-      if (stopping_) {
-        more = false;
+      if (state_.stopping()) {
+        next = {};
         break;
       }
-      starved = executor_.stopped() || collectives_.blocked();
+      *starved = executor_.stopped() || collectives_.blocked();
       const auto now = core::Clock::now();
-      if (drained || starved || now - reported_at_ >= kReportEvery) {
+      if (drained || *starved || now - reported_at_ >= kReportEvery) {
         reported_at_ = now;
         report_progress();
       }
-      if (now - charged >= kPlanTime) charge_until(now);
+      if (now - charge.since() >= kPlanTime) charge.upto(now);
       if (!drained) yield_core();
-      core::MutexLock lock(mu_);
-      more = !drained || head_ != nullptr;
-      if (!more) break;
-      go_on = waiting_ == Waiting::kRoom && load_.has_room();
-      yields = yield_.load(std::memory_order_relaxed);
-      if (starved || yields || go_on || lanes_.contended()) break;
+      next = state_.look(drained);
+      if (!next.more || *starved || tiers_.must_yield() || next.go_on || lanes_.contended()) break;
     }
   }
-  if (tiers_ != nullptr) executor_.memory().drop_grant();
-  charge_until(core::Clock::now());
-  // A session with an empty queue and open collectives waits until the oldest one ends or more
-  // entries arrive.
-  if (!more && !stopping_ && !collectives_.empty())
-    more = !request_notification(collectives_.oldest().open);
-  {
-    core::MutexLock lock(mu_);
-    // Entries may have arrived in between, or commands without entries whose completion must be
-    // reported here.
-    if (!more && !stopping_ &&
-        (head_ != nullptr || woken_ ||
-         (collectives_.empty() && published_ > completed_.load(std::memory_order_relaxed)))) {
-      more = true;
-    }
-    if (!more) {
-      scheduled_ = false;
-      go_on = !stopping_ && (waiting_ == Waiting::kRoom ||
-                             (waiting_ == Waiting::kDrained && collectives_.empty()));
-      chunks_.trim();
-    }
-    if (go_on) waiting_ = Waiting::kNo;
-  }
-  if (more) more = !stop_before_next(starved, yields);
-  if (go_on) {
-    // This lane becomes the frame consumer for a while; the session task continues on another lane.
-    if (std::exchange(more, false)) lanes_.ready(this);
-    events_->on_continue();
-  }
-  core::MutexLock lock(mu_);
-  --inside_;
-  idle_.notify_all();
-  return more;
+  executor_.memory().drop_grant();
+  charge.upto(core::Clock::now());
+  return next;
 }
 
 // Returns false if the session task continues at once.
-bool Back::stop_before_next(bool starved, bool yields) {
-  if (executor_.collectives().forming().member) {
-    return wait_for(executor_.collectives().forming(), backlog_.front().instruction.seq);
+bool Back::stop_before_next(bool starved) {
+  if (executor_.collectives().waits_for_ranks()) {
+    return rank_waits_.wait(executor_.collectives().forming(), backlog_.front().instruction.seq);
   }
   OpenCollective* before = collectives_.take_blocker();
   if (before == nullptr && executor_.memory().starved() && executor_.memory().full()) {
     (void)executor_.memory().take_need();
     before = &collectives_.oldest();
   }
-  if (before != nullptr) return wait_for(before->open, before->instruction.seq);
+  if (before != nullptr) return rank_waits_.wait(before->open, before->instruction.seq);
   if (lock_wait_.blocked()) {
-    if (lock_wait_.begin(stopping_, executor_.interrupts())) return true;
+    if (lock_wait_.begin(state_.stop_flag(), executor_.interrupts())) return true;
     starved = false;
   }
-  return (starved || yields) && yield_to_spiller(starved);
+  return (starved || tiers_.must_yield()) && tiers_.yield(starved);
 }
 
 // Runs the entries of one plan. Returns false when nothing is left.
@@ -294,7 +254,7 @@ bool Back::run_entries() {
   std::uint64_t before = 0, given = Lanes::given_ns();
   std::size_t ran = 0;
   bool more = true;
-  while (!stopping_.load(std::memory_order_relaxed)) {
+  while (!state_.stopping()) {
     bool small;
     const bool planned = window_.active();
     if (!planned) {
@@ -335,7 +295,7 @@ bool Back::run_entries() {
       const std::uint64_t so_far = core::ns_since(began);
       // The small instructions before this one are not timed separately.
       const std::uint64_t took = so_far - before - (Lanes::given_ns() - given);
-      if (!small && took >= kSlow) events_->on_slow(seq, op, took);
+      if (!small && took >= kSlow) events_.on_slow(seq, op, took);
       before = so_far;
       given = Lanes::given_ns();
       if (so_far >= kPlanNs) break;
@@ -348,9 +308,7 @@ bool Back::run_entries() {
 // Scans the published entries up to the end of the front entry's window.
 void Back::look_ahead() {
   while (!backlog_.scan()) {
-    core::MutexLock lock(mu_);
-    if (head_ == nullptr) return;
-    backlog_.add(std::exchange(head_, nullptr), std::exchange(tail_, nullptr));
+    if (!state_.take(backlog_)) return;
   }
 }
 
@@ -381,56 +339,59 @@ void Back::pop_front(std::size_t ran) {
 }
 
 void Back::report_progress() {
-  std::uint64_t completed;
-  {
-    core::MutexLock lock(mu_);
-    Chunk* next = backlog_.empty() ? head_ : backlog_.chunks();
-    completed = next == nullptr ? published_ : next->front().instruction.seq - 1;
-  }
+  std::uint64_t completed = state_.ended_upto(backlog_);
   // Commands after an open collective do not count as completed before it has ended.
   if (!collectives_.empty()) {
     completed = std::min(completed, collectives_.oldest().instruction.seq - 1);
   }
-  if (completed <= completed_.load(std::memory_order_relaxed)) return;
-  completed_.store(completed, std::memory_order_release);
-  events_->on_completed(completed);
-}
-
-FailureRef Back::interrupted(std::uint64_t seq, bool* root) {
-  const std::uint64_t below = executor_.interrupts().below();
-  *root = !cancelled_.failure || cancelled_.below != below;
-  if (*root) {
-    cancelled_.below = below;
-    cancelled_.failure =
-        executor_.failures().make(seq, Status(core::Code::kCancelled, "interrupted before it ran"));
-  }
-  return cancelled_.failure;
+  if (state_.advance(completed)) events_.on_completed(completed);
 }
 
 bool Back::run_entry(Entry& entry) {
-  if (entry.kind == Entry::Kind::kFetch) return run_fetch(entry);
-  if (entry.kind == Entry::Kind::kPublish) return run_publish(entry);
-  if (entry.kind == Entry::Kind::kGroup) {
-    run_group(entry);
-    return true;
+  switch (entry.kind) {
+    case Entry::Kind::kFetch:
+      return outputs_.fetch(entry);
+    case Entry::Kind::kPublish:
+      return outputs_.publish(entry);
+    case Entry::Kind::kGroup:
+      run_group(entry);
+      return true;
+    default:
+      break;
   }
+  if (failures_.refuses(entry)) {
+    fail(entry);
+  } else if (!run_instruction(entry)) {
+    return false;
+  }
+  if (entry.bytes) load_.drop_bytes(entry.bytes->size());
+  return true;
+}
+
+// Makes an instruction, constant or upload fail that does not run.
+void Back::fail(Entry& entry) {
   Instruction& instruction = entry.instruction;
   FailureRef failure;
   bool root = false;
-  if (entry.refused || executor_.interrupts().has(instruction.seq)) {
-    for (const Operand& operand : instruction.operands) {
-      if (operand.value && operand.value->failure) failure = operand.value->failure;
-    }
-    if (!failure && entry.refused) {
-      failure = entry.refused;
-      root = std::exchange(refused_, failure) != failure;
-    } else if (!failure) {
-      failure = interrupted(instruction.seq, &root);
-    }
-    if (entry.kind == Entry::Kind::kRun)
-      executor_.collectives().decline(instruction, failure->status);
-    executor_.fail(instruction, failure);
-  } else if (entry.kind == Entry::Kind::kRun) {
+  for (const Operand& operand : instruction.operands) {
+    if (operand.value && operand.value->failure) failure = operand.value->failure;
+  }
+  if (!failure) {
+    failure = entry.refused ? failures_.refused(entry, &root)
+                            : failures_.interrupted(instruction.seq, &root);
+  }
+  if (entry.kind == Entry::Kind::kRun) {
+    executor_.collectives().decline(instruction, failure->status);
+  }
+  executor_.fail(instruction, failure);
+  failures_.record(instruction, failure, root);
+}
+
+bool Back::run_instruction(Entry& entry) {
+  Instruction& instruction = entry.instruction;
+  FailureRef failure;
+  bool root = false;
+  if (entry.kind == Entry::Kind::kRun) {
     failure = executor_.run(instruction, &root);
     if (executor_.collectives().opened()) [[unlikely]] {
       collectives_.add(std::move(instruction), false);
@@ -445,16 +406,8 @@ bool Back::run_entry(Entry& entry) {
     root = failure != nullptr;
     if (!root) describe_results(instruction);
   }
-  if (entry.bytes) load_.drop_bytes(entry.bytes->size());
-  if (failure) record(instruction, failure, root);
+  if (failure) failures_.record(instruction, failure, root);
   return true;
-}
-
-void Back::record(const Instruction& instruction, const FailureRef& failure, bool root) noexcept {
-  bool rebinds = false;
-  for (const ResultSlot& result : instruction.results) rebinds |= result.overwrites >= 0;
-  executor_.failures().add(instruction.seq, *failure, rebinds);
-  if (root) events_->on_failed(*failure);
 }
 
 }  // namespace teletensor::runtime

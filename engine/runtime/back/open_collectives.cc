@@ -33,7 +33,7 @@ void OpenCollectives::add(Instruction instruction, bool of_program) {
     core::MutexLock lock(mu_);
     members_.emplace(seq, added.open.member);
   }
-  session_.opened(*added.open.member, seq);
+  observer_.opened(*added.open.member, seq);
 }
 
 // The geometry of a program's step belongs to the call, which may end earlier.
@@ -75,13 +75,13 @@ void OpenCollectives::fail(OpenCollective& ended, const Status& status) {
   const std::uint64_t seq = ended.instruction.seq;
   bool root = true;
   const FailureRef failure = executor_.interrupts().reaches(seq)
-                                 ? session_.interrupted(seq, &root)
+                                 ? failures_.interrupted(seq, &root)
                                  : executor_.failures().make(seq, status);
   executor_.fail(ended.instruction, failure);
-  session_.record(ended.instruction, failure, root);
+  failures_.record(ended.instruction, failure, root);
   for (Instruction& copy : ended.copies) {
     executor_.fail(copy, failure);
-    session_.record(copy, failure, false);
+    failures_.record(copy, failure, false);
   }
 }
 

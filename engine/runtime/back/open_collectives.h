@@ -15,9 +15,10 @@
 
 #include "engine/core/mutex.h"
 #include "engine/program/instruction.h"
-#include "engine/runtime/back/session_groups.h"
+#include "engine/runtime/back/entry_failures.h"
 #include "engine/runtime/execute/executor.h"
 #include "engine/runtime/groups/groups.h"
+#include "engine/runtime/groups/session_groups.h"
 #include "engine/runtime/programs/program_run.h"
 #include "engine/runtime/queue/queue.h"
 
@@ -45,23 +46,22 @@ class OpenCollectives {
   // Open collectives may use 1/4 of the host's memory.
   static constexpr std::uint64_t kOpenPart = 4;
 
-  // The session to which the collectives belong.
-  class Session {
+  // The object that is told of each new open collective, which an earlier interrupt may have to
+  // end.
+  class Observer {
    public:
-    virtual ~Session() = default;
-    // Makes the failure of an interrupted command. *root is set if it is the first command that
-    // fails because of that interrupt.
-    virtual FailureRef interrupted(std::uint64_t seq, bool* root) = 0;
-    // Records a failed instruction.
-    virtual void record(const program::Instruction& instruction, const FailureRef& failure,
-                        bool root) noexcept = 0;
-    // Reports a new open collective, which an earlier interrupt may have to end.
+    virtual ~Observer() = default;
     virtual void opened(Groups::Member& member, std::uint64_t seq) = 0;
   };
 
   // `groups` is null if the daemon does not support groups.
-  OpenCollectives(Session& session, Executor& executor, Groups* groups, const SessionGroups& joined)
-      : session_(session), executor_(executor), groups_(groups), joined_(joined) {}
+  OpenCollectives(Observer& observer, Executor& executor, EntryFailures& failures, Groups* groups,
+                  const SessionGroups& joined)
+      : observer_(observer),
+        executor_(executor),
+        failures_(failures),
+        groups_(groups),
+        joined_(joined) {}
 
   bool empty() const { return collectives_.empty(); }
   const std::deque<OpenCollective>& all() const { return collectives_; }  // by seq
@@ -106,8 +106,9 @@ class OpenCollectives {
   bool stop_for(OpenCollective* found);
   static void keep_geometry(OpenCollective& open, program::Instruction& instruction);
 
-  Session& session_;
+  Observer& observer_;
   Executor& executor_;
+  EntryFailures& failures_;
   Groups* const groups_;
   const SessionGroups& joined_;
   std::deque<OpenCollective> collectives_;

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/runtime/back/backlog.h"
 #include "engine/runtime/execute/executor.h"
 #include "engine/runtime/programs/window.h"
+#include "engine/runtime/queue/backlog.h"
 
 namespace teletensor::runtime {
 

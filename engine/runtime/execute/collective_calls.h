@@ -8,10 +8,10 @@
 
 #include "engine/core/status.h"
 #include "engine/program/instruction.h"
-#include "engine/runtime/back/session_groups.h"
 #include "engine/runtime/execute/execution_context.h"
 #include "engine/runtime/execute/value_transfers.h"
 #include "engine/runtime/groups/groups.h"
+#include "engine/runtime/groups/session_groups.h"
 
 namespace teletensor::runtime {
 

@@ -11,13 +11,13 @@
 #include <string_view>
 
 #include "engine/program/instruction.h"
-#include "engine/runtime/back/session_groups.h"
 #include "engine/runtime/execute/collective_calls.h"
 #include "engine/runtime/execute/execution_context.h"
 #include "engine/runtime/execute/loop_runner.h"
 #include "engine/runtime/execute/preparation.h"
 #include "engine/runtime/execute/value_transfers.h"
 #include "engine/runtime/failures.h"
+#include "engine/runtime/groups/session_groups.h"
 
 namespace teletensor::runtime {
 

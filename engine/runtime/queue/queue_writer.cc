@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "engine/ops/verify.h"
-#include "engine/runtime/back/session_groups.h"
+#include "engine/runtime/groups/session_groups.h"
 
 namespace teletensor::runtime {
 

@@ -112,14 +112,46 @@ struct PlainStep {
   }
 };
 
-// The place of this thread for steps with this kernel and dtype.
-PlainStep& plain_step(const LoopStep& step) {
-  constexpr std::size_t kPlaces = 64;
-  static thread_local const auto places = std::make_unique<std::array<PlainStep, kPlaces>>();
-  const std::size_t at = reinterpret_cast<std::uintptr_t>(step.kernel) / 16 * 7 +
-                         static_cast<std::size_t>(step.in[0].dtype);
-  return (*places)[(at ^ at >> 8) % kPlaces];
-}
+// The plain steps that a thread has described. Two kernels whose addresses have the same hash do
+// not displace each other, which would make a loop of these two describe them again in each round.
+class PlainSteps {
+ public:
+  static PlainSteps& of_thread() {
+    static thread_local const auto steps = std::make_unique<PlainSteps>();
+    return *steps;
+  }
+  // Returns the description of this step; null if there is none.
+  const PlainStep* find(const LoopStep& step) {
+    Set& set = set_of(step);
+    for (std::size_t way = 0; way < set.ways.size(); ++way) {
+      if (!set.ways[way].describes(step)) continue;
+      set.used_last = way;
+      return &set.ways[way];
+    }
+    return nullptr;
+  }
+  // Returns the place for the description of a step that find() has not found.
+  PlainStep& place(const LoopStep& step) {
+    Set& set = set_of(step);
+    set.used_last = 1 - set.used_last;
+    return set.ways[set.used_last];
+  }
+
+ private:
+  static constexpr std::size_t kSets = 32;
+  struct Set {
+    std::array<PlainStep, 2> ways;
+    std::size_t used_last = 0;
+  };
+
+  Set& set_of(const LoopStep& step) {
+    const std::size_t at = reinterpret_cast<std::uintptr_t>(step.kernel) / 16 * 7 +
+                           static_cast<std::size_t>(step.in[0].dtype);
+    return sets_[(at ^ at >> 8) % kSets];
+  }
+
+  std::array<Set, kSets> sets_;
+};
 
 // Per-thread memory for the Element objects of the loop that is being built, about 2 KiB each.
 class ElementArena {
@@ -202,8 +234,8 @@ class Loop final : public LoopMaker {
         continue;
       }
       if (has_plain_operands(step)) {
-        if (const PlainStep& known = plain_step(step); known.describes(step)) {
-          TT_RETURN_IF_ERROR(add_known(known));
+        if (const PlainStep* const known = PlainSteps::of_thread().find(step)) {
+          TT_RETURN_IF_ERROR(add_known(*known));
           continue;
         }
       }
@@ -345,7 +377,7 @@ class Loop final : public LoopMaker {
 
   Status make_plain(const Plan& plan, Inner inner) {
     const LoopStep& step = steps_[step_];
-    PlainStep& known = plain_step(step);
+    PlainStep& known = PlainSteps::of_thread().place(step);
     known.kernel = step.kernel;
     known.attributes = *step.attributes;
     known.operands = step.in.size();

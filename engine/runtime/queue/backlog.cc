@@ -1,4 +1,4 @@
-#include "engine/runtime/back/backlog.h"
+#include "engine/runtime/queue/backlog.h"
 
 #include <utility>
 

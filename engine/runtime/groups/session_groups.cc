@@ -1,4 +1,4 @@
-#include "engine/runtime/back/session_groups.h"
+#include "engine/runtime/groups/session_groups.h"
 
 #include <algorithm>
 #include <exception>

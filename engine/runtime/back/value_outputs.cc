@@ -1,10 +1,9 @@
-// Back's queue entries that pass values on: fetches for the client, and publications for other
-// sessions.
-#include <memory>
+#include "engine/runtime/back/value_outputs.h"
+
+#include <string>
 #include <utility>
 
 #include "engine/core/with_memory.h"
-#include "engine/runtime/back/back.h"
 
 namespace teletensor::runtime {
 
@@ -12,20 +11,7 @@ using core::Status;
 using program::Instruction;
 using program::Operand;
 
-Status Back::refusal(const Entry& entry) const {
-  if (entry.refused) return entry.refused->status;
-  if (!executor_.interrupts().has(entry.instruction.seq)) return {};
-  return Status(core::Code::kCancelled, "interrupted before it ran");
-}
-
-void Back::record_failure(const Entry& entry, Status status) {
-  Instruction none;
-  none.seq = entry.instruction.seq;
-  record(none, executor_.failures().make(none.seq, std::move(status)), true);
-}
-
-// The tensor keeps its value even if the publication fails.
-bool Back::run_publish(Entry& entry) {
+bool ValueOutputs::publish(Entry& entry) {
   Instruction& instruction = entry.instruction;
   Publications::Facts& facts = *entry.publish;
   const bool withdraw = instruction.operands.empty();
@@ -38,7 +24,7 @@ bool Back::run_publish(Entry& entry) {
     status = executor_.separate(instruction);
     if (executor_.stopped()) return false;
   }
-  if (status.ok()) status = refusal(entry);
+  if (status.ok()) status = failures_.refusal(entry);
   if (status.ok() && facts.user.empty()) {
     status = Status(core::Code::kPermissionDenied,
                     "publish: needs an authenticated user: connect through the daemon's Unix "
@@ -52,11 +38,11 @@ bool Back::run_publish(Entry& entry) {
     facts.bytes = storage.bytes();
     status = publications_->add(std::move(facts), storage);
   }
-  if (!status.ok()) record_failure(entry, std::move(status));
+  if (!status.ok()) failures_.record(instruction.seq, std::move(status));
   return true;
 }
 
-bool Back::run_fetch(Entry& entry) {
+bool ValueOutputs::fetch(Entry& entry) {
   const Operand& operand = entry.instruction.operands[0];
   FetchResult result;
   result.seq = entry.instruction.seq;
@@ -82,7 +68,7 @@ bool Back::run_fetch(Entry& entry) {
     if (!result.status.ok()) result.root = result.seq;
     if (result.status.ok()) result.device = result.contents.storage->device();
   }
-  events_->on_fetched(std::move(result));
+  events_.on_fetched(std::move(result));
   return true;
 }
 

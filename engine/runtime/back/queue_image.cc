@@ -1,7 +1,5 @@
-// Back's part in an image: what has not run because it waits for other ranks.
-//
-// Each entry of the queue is stored as a program of one step, so that the reader of a file, which
-// is not trusted, can verify it as it verifies any program.
+#include "engine/runtime/back/queue_image.h"
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -9,7 +7,6 @@
 
 #include "engine/ops/verify.h"
 #include "engine/program/serialize.h"
-#include "engine/runtime/back/back.h"
 
 namespace teletensor::runtime {
 
@@ -106,7 +103,7 @@ void build_step(const Instruction& i, const ops::OpDef& def, Builder& builder, S
 
 }  // namespace
 
-struct Back::SavedEntry {
+struct QueueImage::SavedEntry {
   Entry::Kind kind = Entry::Kind::kRun;
   bool bulk = false, simple = true;
   const std::string* bytes = nullptr;
@@ -117,7 +114,8 @@ struct Back::SavedEntry {
 };
 
 // Open collectives and their copies, in the order of their commands, and then the queue.
-std::vector<Back::SavedEntry> Back::left(NotRun& parts) const {
+std::vector<QueueImage::SavedEntry> QueueImage::left(std::initializer_list<Chunk*> lists,
+                                                     NotRun& parts) const {
   std::vector<SavedEntry> all;
   for (const OpenCollective& open : collectives_.all()) {
     SavedEntry& added = all.emplace_back();
@@ -166,19 +164,17 @@ std::vector<Back::SavedEntry> Back::left(NotRun& parts) const {
       }
     }
   };
-  add_chunks(backlog_.chunks());
-  core::MutexLock lock(mu_);
-  add_chunks(head_);
+  for (Chunk* const first : lists) add_chunks(first);
   return all;
 }
 
-core::Result<std::vector<Saved>> Back::entries(const IndexOf& index_of, NotRun& parts) const {
-  const ops::Catalog& catalog = executor_.catalog();
+core::Result<std::vector<Saved>> QueueImage::entries(std::initializer_list<Chunk*> lists,
+                                                     const IndexOf& index_of, NotRun& parts) const {
   const auto refused = [] {
     return core::unimplemented("a command that waits for other ranks cannot be saved");
   };
   std::vector<Saved> all;
-  for (const SavedEntry& entry : left(parts)) {
+  for (const SavedEntry& entry : left(lists, parts)) {
     if (!entry.simple) return refused();
     const Instruction& i = *entry.instruction;
     Saved& saved = all.emplace_back();
@@ -204,13 +200,13 @@ core::Result<std::vector<Saved>> Back::entries(const IndexOf& index_of, NotRun& 
         break;
       }
       default:
-        build_step(i, catalog.at(i.op), builder, saved);
+        build_step(i, catalog_.at(i.op), builder, saved);
     }
     if (!index_of) {
-      if (!ops::verify(builder.program_, catalog).ok()) return refused();
+      if (!ops::verify(builder.program_, catalog_).ok()) return refused();
       continue;
     }
-    saved.program = program::serialize(builder.program_, ops::op_names(catalog));
+    saved.program = program::serialize(builder.program_, ops::op_names(catalog_));
     for (const program::Value* value : builder.values_) saved.values.push_back(index_of(*value));
   }
   return all;
@@ -271,45 +267,36 @@ class Reader {
 
 }  // namespace
 
-Status Back::restore_entries(const std::vector<Saved>& entries,
-                             const std::vector<ValueRef>& values) {
-  if (entries.empty()) return {};
-  const ops::Catalog& catalog = executor_.catalog();
-  {
-    core::MutexLock lock(mu_);
-    scheduled_ = true;
-  }
-  waits_to_begin_ = true;
-  Reader reader(values, queue_.appended_upto());
+Status QueueImage::restore(const std::vector<Saved>& entries, const std::vector<ValueRef>& values,
+                           QueueWriter& queue) const {
+  Reader reader(values, queue.appended_upto());
   for (const Saved& saved : entries) {
-    auto read = program::deserialize(saved.program, ops::op_finder(catalog));
+    auto read = program::deserialize(saved.program, ops::op_finder(catalog_));
     if (!read.ok()) return read.status();
-    TT_RETURN_IF_ERROR(ops::verify(*read, catalog));
+    TT_RETURN_IF_ERROR(ops::verify(*read, catalog_));
     TT_RETURN_IF_ERROR(reader.check(saved, *read));
-    restore_entry(saved, *read, values);
+    restore_entry(saved, *read, values, queue);
   }
-  if (!reader.complete()) return inconsistent();
-  core::MutexLock lock(mu_);
-  if (Chunk* const open = queue_.take_open()) add_published(open);
-  return {};
+  return reader.complete() ? Status() : inconsistent();
 }
 
-void Back::restore_entry(const Saved& saved, Program& read, const std::vector<ValueRef>& values) {
+void QueueImage::restore_entry(const Saved& saved, Program& read,
+                               const std::vector<ValueRef>& values, QueueWriter& queue) const {
   const auto value_of = [&](ValueId id) { return values[saved.values[id]]; };
   const auto operand_of = [&](const program::View& view) {
     Operand operand;
     operand.kind = Operand::Kind::kTensor;
     operand.value = value_of(view.value);
     operand.dtype = read.values[view.value].dtype;
-    operand.geometry = queue_.interner().geometry(view.geometry);
+    operand.geometry = queue.interner().geometry(view.geometry);
     return operand;
   };
   if (saved.kind == Saved::Kind::kConstant) {
     const program::View& result = read.body.results[0];
-    return queue_.constant(saved.seq, result.geometry.shape, std::move(read.literals[0].bytes),
-                           value_of(result.value));
+    return queue.constant(saved.seq, result.geometry.shape, std::move(read.literals[0].bytes),
+                          value_of(result.value));
   }
-  Entry& entry = queue_.append(saved.seq);
+  Entry& entry = queue.append(saved.seq);
   Instruction& i = entry.instruction;
   if (saved.kind == Saved::Kind::kFetch) {
     entry.kind = Entry::Kind::kFetch;
@@ -320,7 +307,7 @@ void Back::restore_entry(const Saved& saved, Program& read, const std::vector<Va
   program::Step& step = read.body.steps[0];
   i.op = step.op;
   i.counts = step.counts;
-  if (executor_.catalog().at(step.op).random) {
+  if (catalog_.at(step.op).random) {
     core::Attributes attributes;
     for (std::size_t a = 0; a + 2 < step.attributes.size(); ++a) {
       attributes.push_back(step.attributes.at(a));
@@ -329,7 +316,7 @@ void Back::restore_entry(const Saved& saved, Program& read, const std::vector<Va
     attributes.push_back(core::Attribute::of(saved.ordinal));
     step.attributes = std::move(attributes);
   }
-  i.attributes = queue_.interner().attributes(step.attributes);
+  i.attributes = queue.interner().attributes(step.attributes);
   for (const program::StepOperand& given : step.operands) {
     Operand& operand = i.operands.emplace_back();
     if (given.kind == Operand::Kind::kTensor) operand = operand_of(given.view);
@@ -339,13 +326,9 @@ void Back::restore_entry(const Saved& saved, Program& read, const std::vector<Va
   for (const program::StepResult& given : step.results) {
     program::ResultSlot& result = i.results.emplace_back();
     result.value = value_of(given.view.value);
-    result.geometry = queue_.interner().geometry(given.view.geometry);
+    result.geometry = queue.interner().geometry(given.view.geometry);
     result.overwrites = given.overwrites;
   }
-}
-
-void Back::begin_restored() {
-  if (waits_to_begin_.exchange(false)) lanes_.ready(this);
 }
 
 }  // namespace teletensor::runtime
