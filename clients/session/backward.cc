@@ -16,14 +16,16 @@ Status Session::backward(autograd::BackwardCall call, bool create_graph,
   program::Backward command;
   // A gradient inside vmap, which has one value for each sample, flows through ordinary nodes.
   bool inside = false;
-  for (const HandleRef& h : call.seeds) inside = inside || (h && h->id == 0);
+  for (const HandleRef& h : call.seeds) {
+    if (!h) continue;
+    inside = inside || h->id == 0;
+    if (h->id != 0) TT_RETURN_IF_ERROR(nameable(*h));
+  }
   for (const HandleRef& h : call.roots) {
-    if (h->id == 0) return outside_its_vmap();
+    TT_RETURN_IF_ERROR(nameable(*h));
     command.roots.push_back(h->id);
   }
-  for (const HandleRef& h : call.inputs) {
-    if (h->id == 0) return outside_its_vmap();
-  }
+  for (const HandleRef& h : call.inputs) TT_RETURN_IF_ERROR(nameable(*h));
   for (const HandleRef& h : call.seeds) command.seeds.push_back(h ? h->id : 0);
   for (const HandleRef& h : call.inputs) command.inputs.push_back(h->id);
   command.has_inputs = call.has_inputs;

@@ -6,9 +6,7 @@
 namespace teletensor::client {
 
 Status Session::keep(const std::string& name, Handle* h) {
-  if (h && h->id == 0) {
-    return core::invalid("keep: a tensor inside vmap, or of a vmap that has ended");
-  }
+  if (h) TT_RETURN_IF_ERROR(nameable(*h));
   TT_RETURN_IF_ERROR(ready_to_issue());
   if (h == nullptr) {
     kept_.erase(name);
@@ -23,9 +21,7 @@ Status Session::keep(const std::string& name, Handle* h) {
 
 Status Session::publish(const std::string& name, Handle* h, bool writable,
                         const std::string& users) {
-  if (h && h->id == 0) {
-    return core::invalid("publish: a tensor inside vmap, or of a vmap that has ended");
-  }
+  if (h) TT_RETURN_IF_ERROR(nameable(*h));
   if (tracer() != nullptr) return core::invalid("a captured function cannot publish");
   if (h) TT_RETURN_IF_ERROR(graph_.may_publish(*h));
   if (h && watching) TT_RETURN_IF_ERROR(before_write(*h));
@@ -38,7 +34,14 @@ Status Session::publish(const std::string& name, Handle* h, bool writable,
 
 Status Session::join(const program::Join& join) {
   if (tracer() != nullptr) return core::invalid("a captured function cannot join a group");
+  if (groups_.size() >= program::Join::kMaxGroups && !groups_.contains(join.group)) {
+    return Status(core::Code::kFailedPrecondition,
+                  "joining group \"" + join.name + "\": the session is in " +
+                      std::to_string(groups_.size()) +
+                      " groups, which is the maximum; destroy_process_group(group) leaves one");
+  }
   TT_RETURN_IF_ERROR(ready_to_issue());
+  groups_.insert(join.group);
   stream_.mark_fragile(seq_ + 1);
   issue(program::Command(join), 0);
   return {};
@@ -47,6 +50,7 @@ Status Session::join(const program::Join& join) {
 Status Session::leave(std::uint64_t group) {
   if (tracer() != nullptr) return core::invalid("a captured function cannot leave a group");
   TT_RETURN_IF_ERROR(ready_to_issue());
+  groups_.erase(group);
   issue(program::Command(program::Leave{group}), 0);
   return {};
 }

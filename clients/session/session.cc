@@ -214,6 +214,14 @@ Status Session::usable(std::span<const Var> arguments, bool inplace) const {
   return {};
 }
 
+Status Session::nameable(const Handle& h) const {
+  if (h.id == 0) return outside_its_vmap();
+  if (h.graph() == &graph_) return {};
+  return core::invalid(
+      "a tensor of another session cannot be used here; copy it into this session: with "
+      "session.as_current(): y = teletensor.tensor(x.numpy())");
+}
+
 Status Session::follow_program(std::span<const Var> arguments, bool writes) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (!arguments[i].is_tensor()) continue;
@@ -400,7 +408,8 @@ Status Session::assign_grad(Handle& h, Handle* grad) {
 }
 
 Status Session::set_grad(Handle& h, const HandleRef& grad) {
-  if (h.id == 0 || (grad && grad->id == 0)) return outside_its_vmap();
+  TT_RETURN_IF_ERROR(nameable(h));
+  if (grad) TT_RETURN_IF_ERROR(nameable(*grad));
   TT_RETURN_IF_ERROR(ready_to_issue());
   if (autograd::Tracer* trace = tracer()) {
     trace->know(h);
@@ -412,7 +421,8 @@ Status Session::set_grad(Handle& h, const HandleRef& grad) {
 }
 
 Status Session::set_data(Handle& h, Handle& other) {
-  if (h.id == 0 || other.id == 0) return outside_its_vmap();
+  TT_RETURN_IF_ERROR(nameable(h));
+  TT_RETURN_IF_ERROR(nameable(other));
   if (watching) TT_RETURN_IF_ERROR(before_write(h));
   TT_RETURN_IF_ERROR(ready_to_issue());
   if (autograd::Tracer* trace = tracer()) {

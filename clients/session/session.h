@@ -253,6 +253,8 @@ class Session : public autograd::Issuer, public ClientHooks {
   core::Status fits_frame(OpId op, std::span<const Var> arguments,
                           const core::Attributes& attributes) const;
   Status usable(std::span<const Var> arguments, bool inplace) const;
+  // Returns an error if no command of this session can name the tensor.
+  Status nameable(const Handle& h) const;
   Status follow_program(std::span<const Var> arguments, bool writes);
   void flush_releases();
 
@@ -269,6 +271,7 @@ class Session : public autograd::Issuer, public ClientHooks {
   ProgramTable programs_;
   std::uint64_t handles_ = 0;  // Number of ids in use, with those in releases_.
   std::set<std::string> kept_;
+  std::set<std::uint64_t> groups_;  // that it has joined
   std::uint64_t trimmed_ = 0;
   // The last command that an interruption has cancelled. 0 if there is nothing to settle.
   std::uint64_t interrupted_upto_ = 0;

@@ -186,6 +186,7 @@ struct Published {
 // group by `group`, a number that the session has chosen. `timeout_ms` bounds how long a collective
 // may wait. A second Join of the group changes it.
 struct Join {
+  static constexpr std::size_t kMaxGroups = 64;  // that a session is in at the same time
   std::uint64_t group = 0;
   std::string name;
   std::uint32_t rank = 0, ranks = 1;

@@ -98,6 +98,9 @@ class Peer final : public PeerStream::Owner {
   // inside the received() of the stream's owner.
   void accept(const PeerStream::Ref& stream, const PeerHello& hello);
   PeerFacts facts();
+  // Why there is no connection: the error of the last attempt, if this daemon connects to the peer.
+  // Empty if there is one.
+  std::string why_disconnected();
   // Connects, acknowledges messages or gives up the peer, if one of these is due. Returns the time
   // of the next call, if it is known.
   Clock::time_point tick(Clock::time_point now);

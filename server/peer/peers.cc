@@ -4,12 +4,12 @@
 #include <exception>
 #include <utility>
 
+#include "engine/collective/vote.h"
 #include "engine/core/threads.h"
 #include "server/access/grpc_server.h"
 #include "server/base/log.h"
 #include "server/base/os/listen.h"
 #include "server/base/os/spare_threads.h"
-#include "server/base/text.h"
 #include "teletensor/v1/peer.grpc.pb.h"
 
 namespace teletensor::server {
@@ -128,6 +128,15 @@ std::vector<std::string> Peers::peers() const {
   return names;
 }
 
+std::string Peers::disconnected() const {
+  std::string text;
+  for (const auto& [name, peer] : peers_) {
+    const std::string why = peer->why_disconnected();
+    if (!why.empty()) text += (text.empty() ? "" : ", ") + name + " (" + why + ")";
+  }
+  return text;
+}
+
 std::vector<PeerFacts> Peers::facts() const {
   std::vector<PeerFacts> facts;
   for (const auto& [name, peer] : peers_) facts.push_back(peer->facts());
@@ -232,7 +241,7 @@ void Peers::refused(const std::string& why) {
     count = ++refused_;
   }
   if (count > kRefusedLogged && count % kRefusedLogged != 0) return;
-  log_warn("peer_refused", {{"count", count}, {"reason", readable(why, kPeerReason)}});
+  log_warn("peer_refused", {{"count", count}, {"reason", collective::shortened(why, kPeerReason)}});
 }
 
 Clock::time_point Peers::end_late_strangers(Clock::time_point now) {

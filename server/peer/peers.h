@@ -47,6 +47,7 @@ class Peers final : public runtime::Fabric, private PeerStream::Owner {
   const std::string& name() const override { return options_.name; }
   std::uint64_t incarnation() const override { return incarnation_; }
   std::vector<std::string> peers() const override;
+  std::string disconnected() const override;
   // Additional precondition: the payload is at most 64 MiB.
   void send(const std::string& peer, runtime::PeerMessage message, Payload payload = {}) override;
   // Sends a message about a session that moves. `data` has at most kMaxMoveData bytes.

@@ -56,7 +56,11 @@ LINES = {
     "dist.get_global_rank(dist.group.WORLD, 2)": "ValueError: ",
     "dist.all_gather_object([None], 1)": "ValueError: ",
     "dist.broadcast_object_list([object()], src=R)": "TypeError: ",
-    "dist.send_object_list([{1, 2}], 1 - R)": "TypeError: ",
+    "dist.broadcast_object_list([object()], src=0)": "TypeError: ",
+    "g = dist.new_group([0, 1]); dist.destroy_process_group(g); dist.all_reduce(tt.ones(1), group=g)":
+        "ValueError: Invalid process group specified or has been destroyed",
+    "g = dist.new_group([0, 1]); dist.destroy_process_group(g); dist.destroy_process_group(g)":
+        "ValueError: Invalid process group specified or has been destroyed",
     "DDP(tt.nn.ReLU())": "RuntimeError: DistributedDataParallel is not needed",
     "DDP(tt.nn.Linear(2, 2).requires_grad_(False))": "RuntimeError: DistributedDataParallel is not needed",
     "DDP(tt.nn.Linear(2, 2), bucket_cap_mb=0)": "ValueError: bucket_cap_mb must be a positive number of MiB, not 0",
@@ -87,6 +91,38 @@ tell(texts)
     wrong = [(rank, line, text) for rank, (texts,) in enumerate(found)
              for line, text in zip(LINES, texts, strict=True) if not text.startswith(LINES[line])]
     assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_a_session_is_in_a_limited_number_of_groups(start_daemon):
+    """The group that is too many is refused at its line, and another one can be made after one was left."""
+    found = told(start(start_daemon().unix, 2, """
+made = []
+try:
+    for _ in range(70):
+        made.append(dist.new_group([0, 1]))
+    text = "nothing"
+except RuntimeError as e:
+    text = str(e)
+dist.destroy_process_group(made.pop())
+made.append(dist.new_group([0, 1]))
+y = tt.ones(3)
+dist.all_reduce(y, group=made[-1])
+tell(len(made), text, y.tolist())
+"""))
+    for number, text, sums in found:
+        assert number == 63 and sums == [2.0] * 3
+        assert "the session is in 64 groups, which is the maximum; destroy_process_group(group) leaves one" in text
+
+
+def test_a_rank_that_is_no_number(start_daemon):
+    process = client("""
+    os.environ.update(RANK="first", WORLD_SIZE="2")
+    try:
+        tt.distributed.init_process_group(init_method="env://")
+    except ValueError as e:
+        print(e)
+    """, start_daemon().unix)
+    assert finish(process)[1].strip() == "init_process_group: RANK must be an integer, not 'first'"
 
 
 BEFORE = {

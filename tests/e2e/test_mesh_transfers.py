@@ -61,6 +61,16 @@ def test_a_tensor_of_no_rank_goes_by_the_program(mesh, daemons):
         mesh[0].copy(tt.ones(1)).to(mesh)
 
 
+def test_a_module_stays_in_its_session(mesh):
+    with mesh[0].as_current():
+        module = tt.nn.BatchNorm1d(2)
+    before = {name: value.tolist() for name, value in module.state_dict().items()}
+    with pytest.raises(RuntimeError, match=r"cannot move to another session.*mesh\[i\]\.copy\(module\)"):
+        module.to(mesh[1])
+    assert {name: value.tolist() for name, value in module.state_dict().items()} == before
+    assert mesh[1].copy(module).weight.tolist() == [1.0, 1.0]
+
+
 def test_a_backward_goes_on_in_the_sessions_that_the_tensor_came_from(mesh):
     a, b = on(mesh[0], [1.0, 2.0], requires_grad=True), on(mesh[1], [3.0, 4.0], requires_grad=True)
     c = on(mesh[2], [5.0, 6.0], requires_grad=True)

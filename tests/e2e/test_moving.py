@@ -333,7 +333,7 @@ def test_an_administrator_empties_a_daemon(pair, tt):
         open_ones[1].synchronize()
     status, out, err = run("drain", "--to", "b", "--address", pair.a.unix)
     assert status == 1, err
-    assert "2 sessions have moved to b, 1 stay" in out and "published tensors" in out
+    assert "sessions moved to b: 2; staying here: 1" in out and "published tensors" in out
     with pytest.raises(tt.RefusedError, match="being emptied"):
         tt.connect(pair.a.unix)
     with open_ones[1].as_current():

@@ -1,5 +1,6 @@
 """Sessions and threads in one process; addresses; the implicit session."""
 
+import contextlib
 import gc
 import subprocess
 import sys
@@ -252,6 +253,44 @@ def test_operands_of_two_sessions(shared_daemon, tt):
             with pytest.raises(RuntimeError, match=r"two sessions.*y = teletensor\.tensor\(x\.numpy\(\)\)"):
                 x + y
             assert (tt.tensor(x.numpy()) + y).tolist() == [3.0] * 3
+
+
+@pytest.mark.parametrize("line", [
+    "w.data = other",
+    "w.detach().set_(other)",
+    "w.grad = other",
+    "w.copy_(other)",
+    "m.weight.data = other.reshape(1, 2)",
+    "m.load_state_dict({'weight': other.reshape(1, 2), 'bias': other[:1]})",
+    "w.sum().backward(other[0])",
+    "tt.autograd.grad((w * w).sum(), [other])",
+    "tt.autograd.grad([w * 1], [w], [other])",
+    "session.keep('kept', other)",
+    "session.publish('published', other)",
+    "tt.compile(lambda a, b: a + b)(w, other)",
+    "tt.cat([w, other])",
+    "w[other.to(tt.int64)]",
+    "w.index_put_([tt.tensor([0])], other[0])",
+    "tt.nn.utils.vector_to_parameters(other, [w])",
+])
+def test_tensors_of_another_session_are_refused(shared_daemon, tt, line):
+    """A command of one session cannot name a tensor of another one: the number would be that of some other
+    tensor there, or the daemon would end the session."""
+    with tt.connect(shared_daemon.unix) as first, tt.connect(shared_daemon.unix) as session:
+        with first.as_current():
+            spare = [tt.zeros(2) for _ in range(5)]  # so that the sessions' numbers differ
+            other = tt.tensor([5.0, 6.0])
+        with session.as_current():
+            w, m = tt.tensor([1.0, 2.0], requires_grad=True), tt.nn.Linear(2, 1)
+            before = m.weight.tolist()
+            names = {"tt": tt, "w": w, "m": m, "other": other, "session": session}
+            with tt.no_grad() if "copy_" in line or "index_put_" in line else contextlib.nullcontext(), \
+                    pytest.raises((RuntimeError, ValueError), match="session"):
+                exec(line, names)
+            session.synchronize()
+            assert w.tolist() == [1.0, 2.0] and m.weight.tolist() == before
+        with first.as_current():
+            assert other.tolist() == [5.0, 6.0] and len(spare) == 5
 
 
 def test_use_after_close_says_so(start_daemon, tt):

@@ -466,7 +466,10 @@ void bind_tensor(nb::module_& m) {
            })
       .def("_become",
            [](PyTensor& t, PyTensor& other) {
-             if (t.session != other.session || t.session->tracer() != nullptr) {
+             if (t.session != other.session) {
+               raise_if(core::invalid("set_: the source belongs to another session"));
+             }
+             if (t.session->tracer() != nullptr) {
                raise_if(core::invalid(
                    "a captured function cannot change the shape of a tensor in place: write "
                    "x = x.t(), x = x.unsqueeze(0), ..."));

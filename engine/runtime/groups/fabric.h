@@ -103,6 +103,9 @@ class Fabric {
   virtual std::uint64_t incarnation() const = 0;
   // The names of the other daemons.
   virtual std::vector<std::string> peers() const = 0;
+  // Describes the peers without a connection and why they have none, for an error message. Empty if
+  // all are connected.
+  virtual std::string disconnected() const { return ""; }
   // Queues a message without waiting; may be called from a receiver. A kKept message precedes all
   // messages that were queued and not sent. Precondition: `peer` is one of peers().
   virtual void send(const std::string& peer, PeerMessage message, Payload payload = {}) = 0;

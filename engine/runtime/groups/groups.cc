@@ -278,7 +278,8 @@ std::string Groups::missing(const Key& key, const EpochRef& epoch) const {
     if (++count <= kNamed) text += (text.empty() ? "" : ", ") + rank_text(rank);
   }
   if (count > kNamed) text += " and " + std::to_string(count - kNamed) + " more";
-  return text;
+  const std::string disconnected = count > 0 ? fabric_->disconnected() : "";
+  return disconnected.empty() ? text : text + "; daemons without a connection: " + disconnected;
 }
 
 // Forms the group if rank 0 is here and all other ranks are known.

@@ -26,6 +26,7 @@ class Network {
       }
       return peers;
     }
+    std::string disconnected() const override { return network_.disconnected; }
     void send(const std::string& peer, PeerMessage message, Payload payload) override {
       core::MutexLock lock(network_.mu_);
       network_.wires_[{name_, peer}].push_back({std::move(message), std::move(payload)});
@@ -663,6 +664,17 @@ TEST_F(GroupsFabric, ATimeoutNamesTheRanksThatHaveNotJoined) {
   EXPECT_EQ(first->take().message(), "group \"g\": timeout in joining, waits for rank 1, rank 3");
   while (!second->ended()) network_.settle();
   EXPECT_EQ(second->take().message(), first->take().message());
+}
+
+TEST_F(GroupsFabric, ATimeoutNamesTheDaemonsWithoutAConnection) {
+  network_.disconnected = "c (its certificate has expired)";
+  const auto first = join("a", 0, 2, milliseconds(1));
+  EXPECT_FALSE(first->begin());
+  Counted waiter;
+  if (first->wait(&waiter)) waiter.wait_for(1);
+  EXPECT_EQ(first->take().message(),
+            "group \"g\": timeout in joining, waits for rank 1; daemons without a connection: c (its "
+            "certificate has expired)");
 }
 
 TEST_F(GroupsFabric, ATimeoutNamesTheLateRankOfAnotherDaemon) {

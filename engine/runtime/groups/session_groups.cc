@@ -40,7 +40,7 @@ core::Result<SessionGroups::MemberRef> SessionGroups::member_of(std::uint64_t nu
   if (groups_ == nullptr) return core::unimplemented("this daemon has no groups");
   if (joined_.size() >= kMaxGroups && !joined_.contains(number)) {
     return Status(
-        core::Code::kResourceExhausted,
+        core::Code::kFailedPrecondition,
         what + "the session is in " + std::to_string(kMaxGroups) + " groups, which is the maximum");
   }
   try {

@@ -20,7 +20,7 @@ namespace teletensor::runtime {
 class SessionGroups {
  public:
   using MemberRef = std::shared_ptr<Groups::Member>;
-  static constexpr std::size_t kMaxGroups = 64;
+  static constexpr std::size_t kMaxGroups = program::Join::kMaxGroups;
   static constexpr std::uint64_t kAllGroups = UINT64_MAX;  // passed to leave all groups
   static constexpr char kShutsDown[] = "has a daemon that shuts down";
 

@@ -404,7 +404,7 @@ def _empty(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"moved": moved, "stay": stay}))
     else:
-        print(f"{len(moved)} sessions have moved to {args.to}, {len(stay)} stay"
+        print(f"sessions moved to {args.to}: {len(moved)}; staying here: {len(stay)}"
               + ("".join(f"\n  {s['id']} \"{s['name']}\" of {s['user']}: {s['reason']}" for s in stay)))
     return 1 if stay else 0
 

@@ -73,6 +73,7 @@ class ProcessGroup:
         self._life = 0  # for the world, a number that only the processes of its present incarnation know
         self._posted: list[Any] = []  # receives that have not begun
         self._sent = False  # whether the daemon may hold data that this rank has sent
+        self._left = False  # by destroy_process_group
         self._mesh: MeshGroups | None = None  # the groups of the mesh if the session is a rank of one
         self.calls = 0  # the number of collectives that this rank has issued
         # the number of tensors sent, by the receiver's rank in the group
@@ -186,6 +187,7 @@ class ProcessGroup:
         self.calls, self._sent = 0, False
 
     def _leave(self) -> None:
+        self._left = True
         session = self._session
         if session is None:
             return
@@ -438,7 +440,10 @@ def _number(name: str, value: int, query: dict[str, str]) -> int:
             f"init_process_group: {name} is not given, and the environment variable {name.upper()} "
             "expected, but not set"
         )
-    return int(found)
+    try:
+        return int(found)
+    except ValueError:
+        raise ValueError(f"init_process_group: {name.upper()} must be an integer, not {found!r}") from None
 
 
 def destroy_process_group(group: Any = None) -> None:
@@ -518,6 +523,8 @@ def found(group: Any) -> ProcessGroup:
     if group is not None and not isinstance(group, ProcessGroup):
         raise TypeError(f"group must be a ProcessGroup, not {type(group).__name__}")
     own: ProcessGroup = world if group is None else group
+    if own._left:
+        raise ValueError("Invalid process group specified or has been destroyed.")
     if _capturing.current is not None:
         _capturing.holds(("world",), current_world)
         _capturing.holds(("group", own), lambda: own._session)  # None if the process has left the group

@@ -407,6 +407,7 @@ class Module(PrivateNames):
                 changed = fn(parameter)
                 if changed is parameter:
                     continue
+                _stays(parameter, changed)
                 gradient = parameter.grad
                 parameter.grad = None
                 parameter.data = changed
@@ -414,7 +415,9 @@ class Module(PrivateNames):
                     parameter.grad = fn(gradient).requires_grad_(gradient.requires_grad)
             for name in self._buffer_names:
                 if own[name] is not None:
-                    own[name] = fn(own[name])
+                    changed = fn(own[name])
+                    _stays(own[name], changed)
+                    own[name] = changed
         return self
 
     @overload
@@ -670,6 +673,14 @@ class Module(PrivateNames):
         elif head or below:
             text += "\n  " + "\n  ".join(itertools.chain(head, below)) + "\n"
         return text + ")"
+
+
+def _stays(tensor: Tensor, changed: Tensor) -> None:
+    """Raises RuntimeError for a tensor of another session, because a module stays in its session."""
+    if changed._session is not tensor._session:
+        raise RuntimeError(
+            "a module cannot move to another session: for a copy on another rank of a mesh use mesh[i].copy(module)"
+        )
 
 
 def _conversion(value: Any) -> str:

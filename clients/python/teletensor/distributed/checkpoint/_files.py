@@ -21,8 +21,8 @@ from ..._files.serialize import reading
 from ..._tensors.placed import InDaemon
 from ...autograd import no_grad
 from .. import all_gather_object, broadcast_object_list, is_initialized
+from .._encoding import decoded, dtype_name, encoded
 from .._group import found
-from .._objects import _object, _plain, dtype_name
 from ..fsdp._shards import ShardedParameter
 
 __all__ = ["CheckpointException", "load", "save"]
@@ -155,7 +155,7 @@ def _entry(value: Any, file: str, rank: int) -> dict[str, Any]:
         whole = [file, 0, 0, value.shape[0] if value.dim() else 1]
         return {"shape": list(value.shape), "dtype": dtype_name(value.dtype), "sharded": False,
                 "part": whole if rank == 0 else None}  # fmt: skip
-    return {"object": _plain(value)}
+    return {"object": encoded(value)}
 
 
 def _joined(every: list[dict[str, Any]]) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def load(
                 if isinstance(value, Tensor):
                     read.append((value, files.tensor(name, value, entries[name])))
                 elif "object" in entries[name]:
-                    objects.append((name, _object(entries[name]["object"])))
+                    objects.append((name, decoded(entries[name]["object"])))
                 else:
                     raise ValueError(
                         f"{name} is a tensor in the checkpoint, not a {type(value).__name__}"

@@ -15,7 +15,7 @@ from ...nn.module import Module
 from ...optim import Optimizer
 from .. import broadcast, broadcast_object_list
 from .._group import found
-from .._objects import dtype_name
+from .._encoding import dtype_name
 from ..fsdp._shards import ShardedParameter, alias
 
 __all__ = [
