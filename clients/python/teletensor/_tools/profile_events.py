@@ -11,9 +11,11 @@ __all__ = ["EventList", "FunctionEvent", "FunctionEventAvg"]
 class FunctionEvent:
     """An op on a lane of the daemon, or a block of record_function. Times are in microseconds."""
 
-    def __init__(self, name: str, begin: float, own: float, total: float, line: str) -> None:
+    def __init__(self, name: str, begin: float, own: float, total: float, line: str,
+                 input_shapes: list[list[int]] | None = None) -> None:
         self.name = self.key = name
         self.begin, self.line = begin, line
+        self.input_shapes = input_shapes or []  # [] for each argument that is not a tensor
         self.self_cpu_time_total, self.cpu_time_total = own, total
         self.count = 1
 
@@ -22,10 +24,12 @@ class FunctionEvent:
 
 
 class FunctionEventAvg:
-    """All events with the same name. Times are in microseconds."""
+    """All events with the same name, and with the same shapes if these are grouped. Times are in
+    microseconds."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, input_shapes: list[list[int]] | str = "") -> None:
         self.key, self.count = key, 0
+        self.input_shapes = input_shapes  # "" if shapes are not grouped
         self.self_cpu_time_total = self.cpu_time_total = 0.0
 
     def add(self, event: FunctionEvent) -> None:
@@ -68,18 +72,26 @@ class EventList(list[Any]):
         whole = sum(each.self_cpu_time_total for each in self)
         shown = rows if row_limit < 0 else rows[:row_limit]
         width = max([min(len(each.key), max_name_column_width) for each in shown] + [4])
+        shapes = [str(each.input_shapes) if each.input_shapes else "" for each in shown]
+        wide = min(max(map(len, shapes), default=0), max_shapes_column_width)
+        wide = max(wide, len("Input Shapes")) if wide else 0  # no column without shapes
 
         def text(us: float) -> str:
             unit = time_unit or ("s" if us >= 1e6 else "ms" if us >= 1e3 else "us")
             return f"{us * units[unit]:.3f}{unit}"
 
         head = (f"{'Name':<{width}}  {'Self %':>9}  {'Self':>12}  {'Total':>12}  {'Average':>12}  "
-                f"{'# of Calls':>10}")
+                f"{'# of Calls':>10}" + (f"  {'Input Shapes':>{wide}}" if wide else ""))
         lines = [*([header] if header else []), head, "-" * len(head)]
-        for each in shown:
+        for each, of in zip(shown, shapes, strict=True):
             part = each.self_cpu_time_total / whole if whole else 0.0
             average = each.cpu_time_total / each.count
             lines.append(f"{each.key[:max_name_column_width]:<{width}}  {part:>9.2%}  "
                          f"{text(each.self_cpu_time_total):>12}  {text(each.cpu_time_total):>12}  "
-                         f"{text(average):>12}  {each.count:>10}")
+                         f"{text(average):>12}  {each.count:>10}"
+                         + (f"  {self._cut(of, wide):>{wide}}" if wide else ""))
         return "\n".join([*lines, "-" * len(head), f"Self time total: {text(whole)}", ""])
+
+    @staticmethod
+    def _cut(text: str, width: int) -> str:
+        return text if len(text) <= width else text[:width - 3] + "..."

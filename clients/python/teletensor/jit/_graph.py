@@ -73,22 +73,27 @@ class Shown:
         return getattr(self.__dict__.get("_function"), name, None)
 
     def _text(self) -> str:
+        """The text of the program of the latest call. AttributeError before the first call."""
         if getattr(self, "_latest", None) is None:
             raise AttributeError("the function has no captured program yet: call it")
         return str(self.program)
 
+    def _code(self) -> str:
+        return code_of(self._text())
+
     @property
     def graph(self) -> Any:
-        """The program of the latest call as it was captured. AttributeError before the first call."""
+        """The program of the latest call as it was captured. Before the first call, that of a scripted
+        function has neither dtypes nor shapes, and that of a compiled function raises AttributeError."""
         own = self._own("graph")
         return Graph(self._text()) if own is None else own
 
     @property
     def code(self) -> Any:
-        """The program of the latest call as text that reads like Python. AttributeError before the first
-        call."""
+        """The program of the latest call as text that reads like Python. Before the first call, that of a
+        scripted function is its source, and that of a compiled function raises AttributeError."""
         own = self._own("code")
-        return code_of(self._text()) if own is None else own
+        return self._code() if own is None else own
 
     def graph_for(self, *args: Any, **kwargs: Any) -> Graph:
         """The program that runs for these arguments, after all passes. Calls the function with them."""
