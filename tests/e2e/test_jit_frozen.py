@@ -135,3 +135,31 @@ def test_tasks_and_switches(tt):
     tt.jit.enable_onednn_fusion(False)
     with tt.jit.optimized_execution(False):
         assert tt.jit.script(tt.nn.Identity())(tt.ones(1)).item() == 1
+
+
+@pytest.mark.parametrize("how", ["script", "trace", "compile"])
+def test_methods_of_the_module_return_what_was_captured(tt, net, how):
+    x = tt.randn(4, 3)
+    captured = {"script": tt.jit.script, "trace": lambda net: tt.jit.trace(net, x), "compile": tt.compile}[how](net)
+    assert captured.train() is captured and net.training and captured.training
+    assert captured.eval().to("cpu").requires_grad_(False) is captured and not net.training
+    assert not net.fc.weight.requires_grad
+    assert captured.double() is captured and captured(x.double()).dtype == tt.float64
+    seen = []
+    assert captured.apply(lambda part: seen.append(part)) is captured and seen[-1] is net
+    assert captured.get_submodule("fc") is net.fc and isinstance(captured.state_dict(), dict)
+    frozen = tt.jit.freeze(captured.float().eval())
+    assert tt.allclose(frozen(x), net(x)) and str(frozen.inlined_graph) == str(frozen.graph)
+
+
+def test_captured_functions_save_themselves(tt, net, tmp_path):
+    x = tt.randn(4, 3)
+    traced = tt.jit.trace(net, x)
+    traced.save(tmp_path / "net.st")
+    loaded = tt.jit.load(tmp_path / "net.st")
+    loaded.save(tmp_path / "again.st")
+    assert tt.allclose(tt.jit.load(tmp_path / "again.st")(x), net(x))
+    with pytest.raises(RuntimeError, match="has not been captured yet: call it"):
+        tt.jit.script(net).save(tmp_path / "never.st")
+    net.save = lambda path: f"mine: {path}"  # the module's own method has priority
+    assert traced.save("here") == "mine: here"

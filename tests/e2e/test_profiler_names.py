@@ -30,6 +30,13 @@ def test_a_profile_has_the_daemon_s_ops_and_blocks(tt, tmp_path):
     assert averages["matmul"].count == 5 and averages["matmul"].self_cpu_time_total > 0
     assert averages["outer"].cpu_time_total > 0 == averages["outer"].self_cpu_time_total
     assert averages["decorated"].cpu_time * 2 == pytest.approx(averages["decorated"].cpu_time_total)
+    every = p.key_averages().total_average()
+    assert (every.key, every.count) == ("Total", sum(each.count for each in averages.values()))
+    assert every.self_device_time_total == pytest.approx(p.key_averages().self_cpu_time_total)
+    product = averages["matmul"]
+    assert product.cuda_time_total == product.device_time_total == product.cpu_time_total
+    assert product.device_time == product.cpu_time
+    assert p.events()[0].self_cuda_time_total == p.events()[0].self_cpu_time_total <= p.events()[0].cuda_time
     table = p.key_averages().table(sort_by="self_cuda_time_total", row_limit=2, header="mine")
     assert table.startswith("mine") and "Self time total" in table and table.count("us") + table.count("ms") >= 3
     times = [each.self_cpu_time_total for each in p.key_averages()]

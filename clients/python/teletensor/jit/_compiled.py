@@ -99,9 +99,14 @@ class Program:
         return found
 
 
+# The methods of a module that return the module: called through a wrapper they return the wrapper.
+_CHAINED = frozenset("""apply bfloat16 cpu cuda double eval float half requires_grad_ share_memory to
+                     to_empty train type xpu""".split())
+
+
 class OfModule(Shown):
     """A function that wraps another function or a module: attributes of the module are read, set and
-    deleted through it."""
+    deleted through it. `eval()`, `to()` and their like change the module and return the wrapper."""
 
     _function: Callable[..., Any]
     _OWN = frozenset(("_function", "name", "_cache", "_attempts", "_entries", "_warned", "_ints", "_latest",
@@ -112,7 +117,14 @@ class OfModule(Shown):
             raise AttributeError(name)
         if name in ("graph", "code") and self._own(name) is None:
             raise AttributeError(f"{self.name} has not run yet: call it", name=name, obj=self)
-        return getattr(self._function, name)
+        found = getattr(self._function, name)
+        if name in _CHAINED and getattr(found, "__self__", None) is self._function:
+            return functools.partial(self._chained, found)
+        return found
+
+    def _chained(self, method: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        result = method(*args, **kwargs)
+        return self if result is self._function else result
 
     def _is_own(self, name: str) -> bool:
         return name in self._OWN or name.startswith("__") or not hasattr(self._function, "named_parameters")

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import functools
 import keyword
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 __all__ = ["Graph", "Node", "Shown"]
 
@@ -94,6 +95,20 @@ class Shown:
         scripted function is its source, and that of a compiled function raises AttributeError."""
         own = self._own("code")
         return self._code() if own is None else own
+
+    @property
+    def inlined_graph(self) -> Any:
+        """As graph, in which all functions that are called are inlined."""
+        own = self._own("inlined_graph")
+        return self.graph if own is None else own
+
+    @property
+    def save(self) -> Callable[..., Any]:
+        """The method `save(f)`, which writes the function to a file as `jit.save` does."""
+        from ._files import save
+
+        own: Callable[..., Any] | None = self._own("save")
+        return functools.partial(save, cast(Any, self)) if own is None else own
 
     def graph_for(self, *args: Any, **kwargs: Any) -> Graph:
         """The program that runs for these arguments, after all passes. Calls the function with them."""
