@@ -16,7 +16,7 @@ from .._sessions.errors import TeletensorError
 from .._sessions.session import current_session
 from ..version import __version__
 
-__all__ = ["SystemEnv", "get_env_info", "get_pip_packages", "get_pretty_env_info", "main"]
+__all__ = ["SystemEnv", "get_env_info", "get_pretty_env_info", "main"]
 
 # The packages that the client uses or meets.
 _PACKAGES = re.compile(r"teletensor.*|numpy|grpcio|protobuf|torch.*|safetensors|einops|einx|ray|"
@@ -40,7 +40,7 @@ class SystemEnv(NamedTuple):
     libc_version: str
     python_version: str
     python_platform: str
-    cpu: str
+    cpu_info: str
     pip_packages: str
 
 
@@ -56,7 +56,7 @@ def get_env_info() -> SystemEnv:
                            if name.startswith("TELETENSOR") and "TOKEN" not in name),
         os=_system(), libc_version="-".join(filter(None, platform.libc_ver())),
         python_version=f"{sys.version} ({sys.maxsize.bit_length() + 1}-bit runtime)",
-        python_platform=platform.platform(), cpu=_cpu(), pip_packages=get_pip_packages())
+        python_platform=platform.platform(), cpu_info=_cpu(), pip_packages=_packages())
 
 
 def _daemon() -> tuple[str, str, str, str, str]:
@@ -89,7 +89,7 @@ def _cpu() -> str:
     return f"{model or platform.machine()}, {os.cpu_count()} cores"
 
 
-def get_pip_packages() -> str:
+def _packages() -> str:
     """The versions of installed packages that the client uses or meets, one a line."""
     found = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()
              if each.metadata["Name"] and _PACKAGES.fullmatch(each.metadata["Name"])}
@@ -102,7 +102,7 @@ _TITLES = {
     "daemon_protocol": "Protocol of the session", "devices": "Devices",
     "unsupported_ops": "Ops that the daemon lacks", "settings": "Settings", "os": "OS",
     "libc_version": "Libc version", "python_version": "Python version",
-    "python_platform": "Python platform", "cpu": "CPU of the client",
+    "python_platform": "Python platform", "cpu_info": "CPU of the client",
     "pip_packages": "Versions of relevant libraries",
 }  # fmt: skip
 
