@@ -14,7 +14,8 @@ import torch
 
 SPACES = ["torch", "torch.Tensor", "torch.nn.functional", "torch.linalg", "torch.fft", "torch.special",
           "torch.nn", "torch.optim", "torch.optim.lr_scheduler", "torch.nn.init", "torch.nn.utils",
-          "torch.func", "torch.autograd", "torch.distributions", "torch.utils.data"]  # fmt: skip
+          "torch.func", "torch.autograd", "torch.distributions", "torch.utils.data",
+          "torch.jit", "torch.testing", "torch.profiler", "torch.utils.benchmark"]  # fmt: skip
 # PyTorch's packages whose modules are compared.
 PACKAGES = ["torch", "torch.backends", "torch.cuda", "torch.nn", "torch.utils"]
 # Names that belong to other parts of PyTorch: symbolic shapes, storages, backends' own entry points.

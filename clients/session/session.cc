@@ -101,6 +101,19 @@ Status Session::ready_to_issue(bool reads) {
 
 void Session::begin_command() { graph_.set_seq(seq_ + 1); }
 
+namespace {
+
+std::vector<core::Dims> shapes_of(const autograd::Call& call) {
+  std::vector<core::Dims> shapes;
+  for (const Var& argument : call.arguments) {
+    shapes.push_back(argument.is_tensor() ? autograd::handle_of(argument).layout.geometry.shape
+                                          : core::Dims());
+  }
+  return shapes;
+}
+
+}  // namespace
+
 void Session::issue(const autograd::Call& call, bool inplace, std::uint32_t made) {
   core::InlineVector<program::Argument, 4> arguments;
   for (const Var& argument : call.arguments) {
@@ -121,6 +134,8 @@ void Session::issue(const autograd::Call& call, bool inplace, std::uint32_t made
                              *call.attributes};
   stream_.append(view, made);
   note_site(++seq_);
+  if (recorder_.shapes()) [[unlikely]]
+    recorder_.add(Recorder::Shapes{seq_, shapes_of(call)});
   if (autograd::Tracer* trace = tracer()) [[unlikely]] {
     program::Apply apply;
     apply.op = call.op;

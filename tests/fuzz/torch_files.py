@@ -29,7 +29,9 @@ numpy.core.multiarray._reconstruct torch.Size torch.device torch.float32 torch.b
 torch.nn.parameter.Parameter torch.FloatStorage torch.BoolStorage torch.storage.UntypedStorage
 torch._utils._rebuild_tensor torch._utils._rebuild_tensor_v2 torch._utils._rebuild_tensor_v3
 torch._utils._rebuild_parameter torch._utils._rebuild_parameter_with_state torch._tensor._rebuild_from_type_v2
-torch._utils._rebuild_qtensor os.system builtins.eval""".split()
+torch._utils._rebuild_qtensor torch._utils._rebuild_sparse_tensor torch.serialization._get_layout torch.QInt8Storage
+torch.per_tensor_affine torch.float8_e4m3fn torch.nn.parameter.UninitializedParameter
+torch.nn.parameter.UninitializedBuffer torch._utils._rebuild_meta_tensor_no_storage os.system builtins.eval""".split()
 OPCODES = """NONE NEWFALSE NEWTRUE EMPTY_TUPLE EMPTY_LIST EMPTY_DICT EMPTY_SET MARK TUPLE TUPLE1 TUPLE2 TUPLE3 APPEND
 APPENDS SETITEM SETITEMS REDUCE NEWOBJ BUILD BINPERSID POP DUP ADDITEMS STACK_GLOBAL MEMOIZE OBJ LIST DICT""".split()
 NUMBERS = [0, 1, 2, 3, 6, 24, 255, 2**16, 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1, 2**63, 2**64, 2**200, -1, -(2**63)]

@@ -67,6 +67,12 @@ PARAMETERS = {
     "distributed.fsdp.fully_shard": {"dp_mesh_dims"},
     "distributed.pipelining.PipelineStage": {
         "dw_builder", "get_mesh", "group", "input_args", "input_grads", "output_args", "output_grads"},
+    "utils.collect_env.SystemEnv": {
+        "caching_allocator_config", "clang_version", "cmake_version", "conda_packages", "cuda_compiled_version",
+        "cuda_module_loading", "cuda_runtime_version", "cudnn_version", "gcc_version", "hip_compiled_version",
+        "hip_runtime_version", "is_cuda_available", "is_debug_build", "is_xnnpack_available", "is_xpu_available",
+        "miopen_runtime_version", "nvidia_driver_version", "nvidia_gpu_models", "pip_version", "rocm_compiled_version",
+        "torch_version"},
     "distributed.pipelining.Schedule1F1B": {"args_chunk_spec", "kwargs_chunk_spec", "output_merge_spec"},
     "distributed.pipelining.ScheduleGPipe": {"args_chunk_spec", "kwargs_chunk_spec", "output_merge_spec"},
     "nn.parallel.DistributedDataParallel": {

@@ -281,9 +281,82 @@ class Tagged(torch.Tensor):
     pass
 
 
-def tagged():
+def test_parameters_and_buffers_of_all_kinds(tt):
+    x, w = torch.ones(2), nn.Parameter(torch.arange(3.0))
+    x.tag, x.other = "here", w
+    w.lr_scale, w.sizes, w.frozen = 0.5, (1, "b"), None
+    lazy = nn.LazyLinear(3)
+    b, c = nn.Buffer(torch.arange(2)), nn.Buffer(torch.ones(2), persistent=False)
+    for legacy in (False, True):
+        got = tt.load(written({"x": x, "w": w, "b": b, "c": c, "lazy": lazy.state_dict(), "again": b}, legacy))
+        assert got["x"].tag == "here" and got["x"].other is got["w"] and type(got["x"]) is tt.Tensor
+        assert (got["w"].lr_scale, got["w"].sizes, got["w"].frozen) == (0.5, (1, "b"), None)
+        assert isinstance(got["w"], tt.nn.Parameter) and got["w"].requires_grad and got["w"].tolist() == [0, 1, 2]
+        assert isinstance(got["b"], tt.nn.Buffer) and got["b"].persistent and got["b"].tolist() == [0, 1]
+        assert isinstance(got["c"], tt.nn.Buffer) and not got["c"].persistent and got["again"] is got["b"]
+        assert isinstance(got["lazy"]["weight"], tt.nn.UninitializedParameter)
+        model = tt.nn.LazyLinear(3)
+        model.load_state_dict(got["lazy"])
+        assert model(tt.ones(2, 5)).shape == (2, 3)
+        lazy_ones = [nn.parameter.UninitializedBuffer(), nn.parameter.UninitializedParameter(False)]
+        kinds = tt.load(written(lazy_ones, legacy))
+        assert isinstance(kinds[0], tt.nn.UninitializedBuffer) and not kinds[1].requires_grad
+
+    class Net(tt.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.b, self.c = got["b"], got["c"]
+
+    assert list(Net().state_dict()) == ["b"] and [name for name, _ in Net().named_buffers()] == ["b", "c"]
+
+
+def quantized():
+    return torch.quantize_per_tensor(torch.tensor([1.0, 2.0]), 0.1, 10, torch.quint8)
+
+
+UNREADABLE = [
+    (lambda: torch.eye(3).to_sparse(), r"a sparse tensor, which is not supported: save its to_dense\(\)"),
+    (lambda: nn.Parameter(torch.eye(3).to_sparse()), "a sparse tensor"),
+    (lambda: torch.sparse_coo_tensor([[0, 2]], torch.ones(2, 4), (3, 4)), "a sparse tensor"),
+    (lambda: torch.eye(3).to_sparse_csr(), "a sparse tensor"),
+    (lambda: torch.eye(3).to_sparse_csc(), "a sparse tensor"),
+    (lambda: torch.eye(4).to_sparse_bsr((2, 2)), "a sparse tensor"), (lambda: torch.sparse_csr, "torch.sparse_csr"),
+    (quantized, r"a quantized tensor, which is not supported: save its dequantize\(\)"),
+    (lambda: torch.quantize_per_channel(torch.ones(2, 3), torch.tensor([0.1, 0.2]), torch.tensor([0, 1]), 0,
+                                        torch.qint8), "a quantized tensor"),
+    (lambda: torch.qint8, "torch.qint8, which"), (lambda: torch.per_tensor_affine, "the quantization scheme"),
+    (lambda: torch.ones(2, 3, device="meta", requires_grad=True), "a tensor of the device meta, which has no elements"),
+    (lambda: nn.Parameter(torch.ones(2, device="meta")), "a tensor of the device meta"),
+    (lambda: torch.ones(2).to(torch.float8_e4m3fn), "a tensor of torch.float8_e4m3fn"),
+    (lambda: torch.ones(2, dtype=torch.complex32), "a tensor of torch.complex32"),
+]
+
+
+@pytest.mark.filterwarnings("ignore")  # some of the types are deprecated, others prototypes
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+@pytest.mark.parametrize("make, said", UNREADABLE, ids=[said for _, said in UNREADABLE])
+def test_the_place_of_what_cannot_be_read(tt, make, said, legacy):
+    with pytest.raises(ValueError, match=rf"its \['model'\]\['a.b'\]\[1\] is {said}"):
+        tt.load(written({"model": OrderedDict([("x", torch.ones(2)), ("a.b", [1, make(), 2])]), "epoch": 3}, legacy))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_quantized_model_is_refused_by_name(tt):
+    model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(2, 2)), dtype=torch.qint8)
+    with pytest.raises(ValueError, match=r"its \['0._packed_params._packed_params'\]\[0\] is a quantized tensor"):
+        tt.load(written(model.state_dict()))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_forms_that_the_errors_name(tt):
+    q, s = quantized(), torch.eye(3).to_sparse()
+    got = tt.load(written([q.dequantize(), q.int_repr(), s.to_dense()]))
+    assert got[0].tolist() == [1, 2] and got[1].tolist() == [20, 30] and got[2].tolist() == torch.eye(3).tolist()
+
+
+def listed():
     x = torch.ones(2)
-    x.tag = "here"
+    x.tag = ["here"]
     return x
 
 
@@ -296,7 +369,7 @@ REFUSED = [
     (lambda: torch.ones(2).to(torch.float8_e4m3fn), "float8_e4m3fn, which is not supported"),
     (lambda: torch.ones(2, dtype=torch.complex32), "ComplexHalfStorage|complex32"),
     (lambda: torch.ones(2).as_subclass(Tagged), "Tagged, which"),
-    (tagged, "attributes"),
+    (listed, "attribute 'tag' is a list; numbers, text, tensors"),
     (lambda: torch.ones(2).untyped_storage(), "where a value should be|names torch"),
     (lambda: torch.Generator(), "names torch"),
     (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "nested|names torch|Storage"),
@@ -340,6 +413,12 @@ def test_convert(tt, tmp_path, legacy):
     for name, value in state.items():
         assert got[name].dtype == getattr(tt, str(value.dtype).rpartition(".")[2]), name
         assert tuple(got[name].shape) == value.shape and bits(got[name]) == bits(value), name
+
+
+def test_lazy_parameters_are_not_converted(tmp_path, capsys):
+    torch.save({"b": nn.Buffer(torch.ones(2)), "w": nn.parameter.UninitializedParameter()}, tmp_path / "in.pt")
+    assert cli.main(["convert", str(tmp_path / "in.pt"), str(tmp_path / "out.safetensors")]) == 1
+    assert "Uninitialized" in capsys.readouterr().err and not (tmp_path / "out.safetensors").exists()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

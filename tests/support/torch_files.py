@@ -105,6 +105,11 @@ def parameter(of, requires_grad=True):
     return Call("torch._utils._rebuild_parameter", of, requires_grad, OrderedDict())
 
 
+def with_attributes(**attributes):
+    return Call("torch._tensor._rebuild_from_type_v2", Name("torch._utils._rebuild_tensor_v2"), Name("torch.Tensor"),
+                tensor(storage()).args, attributes)
+
+
 NUMBERS = np.arange(6, dtype="<f4")
 
 

@@ -517,7 +517,25 @@ void bind_session(nb::module_& m) {
           "The bound on known_bytes. 0: every read is a Fetch.")
       .def_prop_ro("held", [](const PySession& s) { return s.held(); })
       .def_prop_ro("last_seq", [](const PySession& s) { return s.last_seq(); })
-      .def("record", [](PySession& s, bool on) { s.recorder().turn(on); })
+      .def(
+          "record", [](PySession& s, bool on, bool shapes) { s.recorder().turn(on, shapes); },
+          nb::arg("on"), nb::arg("shapes") = false)
+      .def(
+          "take_shapes",
+          [](PySession& s) {
+            nb::dict found;
+            for (const auto& each : s.recorder().take_shapes()) {
+              nb::list arguments;
+              for (const core::Dims& shape : each.arguments) {
+                nb::list dims;
+                for (const std::int64_t dim : shape) dims.append(dim);
+                arguments.append(dims);
+              }
+              found[nb::int_(each.seq)] = arguments;
+            }
+            return found;
+          },
+          "The shapes of the arguments of commands by number, since the last call.")
       .def("take_record",
            [](PySession& s) {
              const auto [frames, waits] = s.recorder().take();

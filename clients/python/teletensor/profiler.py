@@ -114,8 +114,10 @@ class profile:
     """Records the current session: `with profile() as p: ...`, then `p.key_averages().table()`.
 
     With a schedule, `p.step()` at the end of each step decides when it records; on_trace_ready(p) is called
-    after each cycle, or at the end. record_shapes, profile_memory, with_stack, with_flops and with_modules
-    have no effect: every event always has the line of the program that issued it.
+    after each cycle, or at the end. With record_shapes, events have the shapes of the tensors that an op
+    was called with; a fused loop has those of its first op, and ops of a backward or of a captured program
+    have none. profile_memory, with_stack, with_flops and with_modules have no effect: every event always
+    has the line of the program that issued it.
 
     >>> with tt.profiler.profile() as p:
     ...     (tt.ones(3) * 2).sum().item()
@@ -133,6 +135,7 @@ class profile:
                  custom_trace_id_callback: Any = None,
                  post_processing_timeout_s: float | None = None) -> None:
         self._schedule, self.on_trace_ready = schedule, on_trace_ready
+        self._shapes = record_shapes
         self.step_num = 0
         self.current_action = ProfilerAction.NONE
         self._recording: Profile | None = None
@@ -172,7 +175,7 @@ class profile:
 
     def _begin(self) -> None:
         self._blocks = []
-        self._recording = current_session().profile()
+        self._recording = current_session().profile(record_shapes=self._shapes)
         self._recording.__enter__()
         with _ranges:
             _running.append(self)
@@ -198,7 +201,7 @@ class profile:
         profile has ended."""
         found = self._ended()
         events = [FunctionEvent(Profile._name(span, "op"), span.begin * 1e6, span.seconds * 1e6,
-                                span.seconds * 1e6, span.line) for span in found.spans]
+                                span.seconds * 1e6, span.line, span.shapes) for span in found.spans]
         events += [FunctionEvent(name, begin, 0.0, length, "") for name, begin, length, _ in self._times()]
         return EventList(sorted(events, key=lambda each: each.begin))
 
@@ -209,14 +212,15 @@ class profile:
 
     def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0,
                      group_by_overload_name: bool = False) -> EventList:
-        """The events grouped by name; with group_by_stack_n also by the line of the program."""
-        if group_by_input_shape or group_by_overload_name:
-            raise NotImplementedError("key_averages: events are grouped by name, or with group_by_stack_n "
-                                      "by name and line; shapes and overloads are not recorded")
-        sums: dict[str, FunctionEventAvg] = {}
+        """The events grouped by name; with group_by_input_shape also by the shapes of their arguments (see
+        record_shapes), and with group_by_stack_n also by the line of the program."""
+        if group_by_overload_name:
+            raise NotImplementedError("key_averages: ops have no overloads to group events by")
+        sums: dict[tuple[str, str], FunctionEventAvg] = {}
         for event in self.events():
             key = f"{event.name}  {event.line}" if group_by_stack_n and event.line else event.name
-            sums.setdefault(key, FunctionEventAvg(key)).add(event)
+            shapes = event.input_shapes if group_by_input_shape else ""
+            sums.setdefault((key, str(shapes)), FunctionEventAvg(key, shapes)).add(event)
         return EventList(sums.values())
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:

@@ -1,5 +1,5 @@
-// Recorder records when the frames of a session were sent and what its program waited for, while
-// profiling is on.
+// Recorder records when the frames of a session were sent, what its program waited for and, if
+// asked, the shapes of its operands, while profiling is on.
 #pragma once
 
 #include <atomic>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/core/clock.h"
+#include "engine/core/geometry.h"
 #include "engine/core/mutex.h"
 
 namespace teletensor::client {
@@ -26,9 +27,18 @@ class Recorder {
     std::uint64_t begin = 0, ns = 0, last_seq = 0;
     std::string site;  // Source line of the program that waited.
   };
+  // The shapes of an Apply command's arguments in order, empty for a number or an absent argument.
+  struct Shapes {
+    std::uint64_t seq = 0;
+    std::vector<core::Dims> arguments;
+  };
 
   bool on() const { return on_.load(std::memory_order_relaxed); }
-  void turn(bool on) { on_.store(on, std::memory_order_relaxed); }
+  bool shapes() const { return shapes_.load(std::memory_order_relaxed); }
+  void turn(bool on, bool shapes = false) {
+    on_.store(on, std::memory_order_relaxed);
+    shapes_.store(on && shapes, std::memory_order_relaxed);
+  }
   void add(SentFrame frame) {
     core::MutexLock lock(mutex_);
     if (frames_.size() < kMax) frames_.push_back(frame);
@@ -37,16 +47,25 @@ class Recorder {
     core::MutexLock lock(mutex_);
     if (waits_.size() < kMax) waits_.push_back(std::move(wait));
   }
+  void add(Shapes shapes) {
+    core::MutexLock lock(mutex_);
+    if (operands_.size() < kMax) operands_.push_back(std::move(shapes));
+  }
+  std::vector<Shapes> take_shapes() {
+    core::MutexLock lock(mutex_);
+    return std::exchange(operands_, {});
+  }
   std::pair<std::vector<SentFrame>, std::vector<Wait>> take() {
     core::MutexLock lock(mutex_);
     return {std::exchange(frames_, {}), std::exchange(waits_, {})};
   }
 
  private:
-  std::atomic<bool> on_{false};
+  std::atomic<bool> on_{false}, shapes_{false};
   core::Mutex mutex_;
   std::vector<SentFrame> frames_ TT_GUARDED_BY(mutex_);
   std::vector<Wait> waits_ TT_GUARDED_BY(mutex_);
+  std::vector<Shapes> operands_ TT_GUARDED_BY(mutex_);
 };
 
 }  // namespace teletensor::client

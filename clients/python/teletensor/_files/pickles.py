@@ -23,10 +23,11 @@ from .. import _core
 from .._tensors.arrays import DTYPES
 from .stored import Damaged, Storage, is_count
 
-__all__ = ["PLAIN", "Global", "Machine", "Source"]
+__all__ = ["PLAIN", "Global", "Machine", "Source", "Unreadable"]
 
 _MAX_LINE = 1000  # the maximum bytes in the name of a module or of a global
 _MAX_KEY = 100  # the maximum number of elements of a tuple that is a key
+_MAX_PATH = 20  # the maximum number of keys in the place of a value, the innermost
 _STOP = b"."
 _KEYS = (str, bytes, float, complex, bool, type(None), np.generic, _core.dtype, _core.device)
 _SIZED = (str, bytes, tuple, list, dict)
@@ -49,6 +50,14 @@ class Global:
             raise Damaged(f"its pickle calls {self.name} with ({given})")
         assert self._call is not None
         return self._call(*args)
+
+
+class Unreadable:
+    """Stands for an object of a known kind that is not supported. If it is part of the result, the error
+    says where; `text` continues a sentence such as "its ['weight'] is ..."."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
 
 
 class Source:
@@ -271,17 +280,36 @@ def _check_key(key: Any) -> None:
 
 
 def _check_values(root: Any) -> None:
-    """Checks that no name of a global and no storage is used as a value."""
-    seen, todo = set(), [root]
+    """Checks that no name of a global, no storage and no unreadable object is used as a value."""
+    seen: set[int] = set()
+    todo: list[_Item] = [(root, None, "")]
     while todo:
-        value = todo.pop()
+        item = todo.pop()
+        value = item[0]
+        if isinstance(value, Unreadable):
+            raise Damaged(f"its {_path(item)} is {value.text}")
         if isinstance(value, (Global, Storage)):
             raise Damaged(f"its pickle has {_kind(value)} where a value should be")
         if isinstance(value, (list, tuple, dict, set, argparse.Namespace)) and id(value) not in seen:
             seen.add(id(value))
-            if not isinstance(value, argparse.Namespace):
-                todo.extend(value.values() if isinstance(value, dict) else value)
-            todo.extend(getattr(value, "__dict__", {}).values())
+            if isinstance(value, dict):
+                todo.extend((each, item, key) for key, each in value.items())
+            elif not isinstance(value, argparse.Namespace):
+                todo.extend((each, item, place) for place, each in enumerate(value))
+            todo.extend((each, item, key) for key, each in getattr(value, "__dict__", {}).items())
+
+
+# A value of a pickle, the item that contains it, and its key there.
+_Item = tuple[Any, "_Item | None", Any]
+
+
+def _path(item: _Item) -> str:
+    """The place of a value in the result, such as "['model']['weight']"."""
+    keys: list[str] = []
+    while item[1] is not None and len(keys) < _MAX_PATH:
+        keys.append(f"[{repr(item[2])[:_MAX_KEY]}]")
+        item = item[1]
+    return "".join(reversed(keys)) or "object"
 
 
 # ---------------------------------------------------------------- implementations of calls

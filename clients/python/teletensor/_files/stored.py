@@ -11,8 +11,8 @@ import numpy as np
 
 from .._tensors.arrays import DTYPES
 
-__all__ = ["MAX_RANK", "AsStored", "Damaged", "Storage", "Stored", "is_count", "read_at",
-           "row_major"]
+__all__ = ["MAX_RANK", "AsStored", "Damaged", "Storage", "Stored", "Uninitialized", "is_count",
+           "read_at", "row_major"]
 
 MAX_RANK = 12
 
@@ -92,6 +92,10 @@ class Stored:
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize > self.storage.nbytes
 
 
+class Uninitialized:
+    """A parameter or buffer in a file whose shape is not known yet."""
+
+
 class AsStored:
     """Creates no tensors: returns the descriptions that a reader finds unchanged."""
 
@@ -105,6 +109,17 @@ class AsStored:
         if requires_grad and not tensor.differentiable:
             raise Damaged(f"its pickle has a tensor of {tensor.dtype} that requires grad")
         return tensor
+
+    def buffer(self, tensor: Any, persistent: bool) -> Any:
+        """The nn.Buffer that uses the memory of a tensor that `tensor` has created."""
+        return tensor
+
+    def uninitialized(self, kind: str, requires_grad: bool) -> Any:
+        """The nn.UninitializedParameter or nn.UninitializedBuffer (`kind`), which has no elements."""
+        return Uninitialized()
+
+    def attribute(self, tensor: Any, name: str, value: Any) -> None:
+        """Sets an attribute of a tensor, parameter or buffer that this object has created."""
 
 
 def is_count(value: Any) -> bool:

@@ -16,12 +16,13 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .. import _api as tt
 from .._tensors.arrays import DTYPES
 from .._tensors.size import Size
-from .pickles import PLAIN, Global, Machine, Source
+from .pickles import PLAIN, Global, Machine, Source, Unreadable
 from .stored import AsStored, Damaged, Storage, Stored, is_count, read_at
 
 __all__ = ["is_legacy", "is_zip", "read_legacy", "read_zip"]
@@ -42,11 +43,10 @@ _STORAGES: dict[str, str] = {
 }  # fmt: skip
 # dtypes that have no storage type of their own, but use one of bytes
 _UNSIGNED = ("uint16", "uint32", "uint64")
+_SCHEMES = ("per_tensor_affine", "per_channel_affine", "per_tensor_symmetric", "per_channel_symmetric",
+            "per_channel_affine_float_qparams")  # fmt: skip
 _REFUSED = {
-    "torch._utils._rebuild_qtensor": "a quantized tensor",
-    "torch._utils._rebuild_sparse_tensor": "a sparse tensor",
     "torch._utils._rebuild_nested_tensor": "a nested tensor",
-    "torch._utils._rebuild_meta_tensor_no_storage": "a tensor of the device meta, which has no elements",
     "torch._utils._rebuild_wrapper_subclass": "a tensor of a subclass",
     "torch._utils._rebuild_device_tensor_from_numpy": "a tensor of a device that PyTorch saves by NumPy",
     "torch._utils._rebuild_device_tensor_from_cpu_tensor": "a tensor of a device of its own",
@@ -75,17 +75,20 @@ class _Names:
                  swapped: bool = False) -> None:
         self._maker, self._record, self._swapped = maker, record, swapped
         self._storages: dict[str, tuple[Any, Storage]] = {}
-        place = (Storage, int, tuple, tuple)
-        flags, some = (bool, dict), (Stored, tt.Tensor)  # requires_grad and hooks
+        place = ((Storage, Unreadable), int, tuple, tuple)
+        flags, some = (bool, dict), (Stored, tt.Tensor, Unreadable)  # requires_grad and hooks
+        dtype = (tt.dtype, Unreadable)
         self._globals = _TYPES | {each.name: each for each in [
             Global("torch._utils._rebuild_tensor", self._tensor, place),
             Global("torch._utils._rebuild_tensor_v2", self._tensor, (*place, *flags),
                    (*place, *flags, _MAYBE)),
-            Global("torch._utils._rebuild_tensor_v3", self._tensor_of_dtype, (*place, *flags, tt.dtype),
-                   (*place, *flags, tt.dtype, _MAYBE)),
+            Global("torch._utils._rebuild_tensor_v3", self._tensor_of_dtype, (*place, *flags, dtype),
+                   (*place, *flags, dtype, _MAYBE)),
             Global("torch._utils._rebuild_parameter", self._parameter, (some, *flags)),
             Global("torch._utils._rebuild_parameter_with_state", self._parameter, (some, *flags, _STATE)),
-            Global("torch._tensor._rebuild_from_type_v2", _of_type, (Global, Global, tuple, _STATE)),
+            Global("torch._tensor._rebuild_from_type_v2", self._of_type, (Global, Global, tuple, _STATE)),
+            *(Global(f"torch.nn.parameter.{name}", partial(maker.uninitialized, name), (bool,))
+              for name in ("UninitializedParameter", "UninitializedBuffer")),
         ]}
 
     def find(self, name: str) -> Any:
@@ -95,14 +98,16 @@ class _Names:
         if name in _REFUSED:
             raise Damaged(f"it holds {_REFUSED[name]}, which is not supported")
         if _NO_DTYPE.fullmatch(name):
-            raise Damaged(f"it holds tensors of {name}, which is not supported")
+            return Unreadable(f"{name}, which is not supported")
         raise Damaged(f"its pickle names {name[:200]}, which is not among what weights need; nothing of it "
                       "was run. If you trust the file: tt.from_torch(torch.load(path, weights_only=False))")
 
-    def storage(self, pid: Any) -> Storage:
+    def storage(self, pid: Any) -> Storage | Unreadable:
         """The storage for a persistent id: ("storage", type, key, location, number of elements), followed
         by None before PyTorch 1.6."""
         parts = pid[:5] if type(pid) is tuple and len(pid) == 6 and pid[5] is None else pid
+        if type(parts) is tuple and len(parts) == 5 and isinstance(parts[1], Unreadable):
+            return Unreadable(f"a tensor of {parts[1].text}")
         if type(parts) is not tuple or not _fits_storage(parts):
             raise Damaged("its pickle has a persistent id that is not one of a storage")
         _, kind, key, location, count = parts
@@ -116,8 +121,11 @@ class _Names:
             raise Damaged(f"its pickle describes the storage {key[:40]!r} in two ways")
         return storage
 
-    def _tensor(self, storage: Storage, offset: int, shape: Any, stride: Any, requires_grad: bool = False,
-                hooks: Any = None, math_bits: Any = None, dtype: str | None = None) -> Any:
+    def _tensor(self, storage: Storage | Unreadable, offset: int, shape: Any, stride: Any,
+                requires_grad: bool = False, hooks: Any = None, math_bits: Any = None,
+                dtype: str | None = None) -> Any:
+        if isinstance(storage, Unreadable):
+            return storage
         bits = math_bits or {}
         if hooks or not bits.keys() <= {"conj", "neg"}:
             raise Damaged("its pickle has a tensor with hooks or unknown metadata")
@@ -125,18 +133,79 @@ class _Names:
                         bits.get("conj") is True, bits.get("neg") is True)
         return self._maker.tensor(stored, requires_grad)
 
-    def _tensor_of_dtype(self, storage: Storage, offset: int, shape: Any, stride: Any, requires_grad: bool,
-                         hooks: Any, dtype: tt.dtype, math_bits: Any = None) -> Any:
+    def _tensor_of_dtype(self, storage: Storage | Unreadable, offset: int, shape: Any, stride: Any,
+                         requires_grad: bool, hooks: Any, dtype: tt.dtype | Unreadable,
+                         math_bits: Any = None) -> Any:
+        if isinstance(storage, Unreadable):
+            return storage
+        if isinstance(dtype, Unreadable):
+            return Unreadable(f"a tensor of {dtype.text}")
         if dtype.name not in _UNSIGNED or storage.dtype != "uint8" or storage.nbytes % dtype.itemsize:
             raise Damaged(f"its pickle has a tensor of {dtype.name} on {storage.nbytes} bytes of "
                           f"{storage.dtype}")
         return self._tensor(storage, offset, shape, stride, requires_grad, hooks, math_bits, dtype.name)
 
     def _parameter(self, tensor: Any, requires_grad: bool, hooks: Any, state: Any = None) -> Any:
-        _check_no_attributes(state)
+        if isinstance(tensor, Unreadable):
+            return tensor
         if hooks:
             raise Damaged("its pickle has a parameter with hooks")
-        return self._maker.parameter(tensor, requires_grad)
+        return self._with_attributes(self._maker.parameter(tensor, requires_grad), _attributes(state))
+
+    def _of_type(self, function: Global, kind: Global, args: tuple[Any, ...], state: Any) -> Any:
+        known = kind.name in ("torch.Tensor", "torch.nn.parameter.Parameter")
+        if not known or not function.name.startswith("torch._utils."):
+            raise Damaged(f"it holds a tensor of the class {kind.name}, which is not supported")
+        tensor, attributes = function(args), _attributes(state)
+        if isinstance(tensor, Unreadable):
+            return tensor
+        if attributes.pop("_is_buffer", None) is True:
+            tensor = self._maker.buffer(tensor, attributes.pop("persistent", None) is not False)
+        return self._with_attributes(tensor, attributes)
+
+    def _with_attributes(self, tensor: Any, attributes: dict[str, Any]) -> Any:
+        """The tensor with these attributes, of which none may change what the tensor is."""
+        for name, value in attributes.items():
+            if not name.isidentifier() or name.startswith("__") or hasattr(tt.Tensor, name):
+                raise Damaged(f"it holds a tensor that sets its attribute {name[:80]!r}")
+            parts = value if isinstance(value, tuple) else (value,)
+            if not all(isinstance(part, _VALUES) for part in parts):
+                what = value.text if isinstance(value, Unreadable) else f"a {type(value).__name__}"
+                raise Damaged(f"it holds a tensor whose attribute {name[:80]!r} is {what}; numbers, text, "
+                              "tensors and tuples of them are read")
+            self._maker.attribute(tensor, name, value)
+        return tensor
+
+
+# the types of a tensor's attributes, which cannot change later in the pickle
+_VALUES = (bool, int, float, complex, str, bytes, type(None), tt.dtype, tt.device, Stored, tt.Tensor)
+
+
+def _attributes(state: Any) -> dict[str, Any]:
+    """The attributes in a state: a dict, or a pair of dicts of which the second has those of slots."""
+    found: dict[str, Any] = {}
+    for part in state if isinstance(state, tuple) else (state,):
+        if part is not None and not (isinstance(part, dict) and all(isinstance(key, str) for key in part)):
+            raise Damaged("it holds a tensor with attributes that are not named")
+        found |= part or {}
+    return found
+
+
+def _layout(name: str) -> Any:
+    return tt.strided if name == "torch.strided" else Unreadable(f"{name[:40]}, which is not supported")
+
+
+def _sparse(layout: Any, parts: tuple[Any, ...]) -> Unreadable:
+    return Unreadable("a sparse tensor, which is not supported: save its to_dense()")
+
+
+def _quantized(*parts: Any) -> Unreadable:
+    return Unreadable("a quantized tensor, which is not supported: save its dequantize(), or its "
+                      "int_repr() with its scale and zero point")
+
+
+def _meta(*parts: Any) -> Unreadable:
+    return Unreadable("a tensor of the device meta, which has no elements")
 
 
 def _fits_storage(parts: tuple[Any, ...]) -> bool:
@@ -159,19 +228,6 @@ def _size(sizes: tuple[Any, ...]) -> Size:
     return Size(sizes)
 
 
-def _of_type(function: Global, kind: Global, args: tuple[Any, ...], state: Any) -> Any:
-    if kind.name not in ("torch.Tensor", "torch.nn.parameter.Parameter") or not function.name.startswith(
-            "torch._utils."):
-        raise Damaged(f"it holds a tensor of the class {kind.name}, which is not supported")
-    _check_no_attributes(state)
-    return function(args)
-
-
-def _check_no_attributes(state: Any) -> None:
-    if any(state) if isinstance(state, tuple) else state:
-        raise Damaged("it holds a tensor with attributes of its own, which are not read")
-
-
 _UNTYPED = "torch.storage.UntypedStorage"
 _MAYBE = (dict, type(None))
 _STATE = (dict, tuple, type(None))
@@ -182,7 +238,14 @@ _TYPES: dict[str, Any] = PLAIN | {each.name: each for each in [
     Global("torch.nn.parameter.Parameter"),
     Global(_UNTYPED),
     *(Global(f"{module}.{name}") for module in ("torch", "torch.cuda") for name in _STORAGES),
-]} | {f"torch.{name}": getattr(tt, name) for name in DTYPES}
+    Global("torch.serialization._get_layout", _layout, (str,)),
+    Global("torch._utils._rebuild_sparse_tensor", _sparse, ((tt.layout, Unreadable), tuple)),
+    Global("torch._utils._rebuild_qtensor", _quantized, (Unreadable, int, tuple, tuple, tuple, bool, dict)),
+    Global("torch._utils._rebuild_meta_tensor_no_storage", _meta,
+           ((tt.dtype, Unreadable), (tuple, Size), tuple, bool)),
+]} | {f"torch.{name}": getattr(tt, name) for name in DTYPES} | {
+    f"torch.{name}": Unreadable(f"the quantization scheme torch.{name}, which is not supported")
+    for name in _SCHEMES}
 
 
 # ---------------------------------------------------------------- the two file layouts

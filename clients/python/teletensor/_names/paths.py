@@ -32,10 +32,12 @@ FILES = frozenset(
     distributed.nn distributed.nn.functional distributed.optim distributed.pipelining
     distributed.tensor distributed.tensor.parallel futures hub jit.annotations multiprocessing nn.parallel
     onnx overrides profiler signal signal.windows torch_version types utils._pytree utils.benchmark
+    utils.collect_env
 """.split()
 )
 
-_LATER = {"nn.DataParallel": "nn.parallel"}  # a name, and the module among the above that defines it
+# Names, and the modules among the above that define them.
+_LATER = {"nn.DataParallel": "nn.parallel", "jit.Future": "futures"}
 
 # Path: the module that defines the names, and the names, with `theirs=ours` if they differ. Further modules
 # follow after `;`.

@@ -3,5 +3,6 @@ branches and loops."""
 
 from ._compiler import Compiler, NoGradient, ScriptError
 from ._frames import MARK, compiling
+from ._source import Source
 
-__all__ = ["MARK", "Compiler", "NoGradient", "ScriptError", "compiling"]
+__all__ = ["MARK", "Compiler", "NoGradient", "ScriptError", "Source", "compiling"]

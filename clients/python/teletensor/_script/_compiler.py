@@ -213,9 +213,9 @@ class Compiler:
             return value
         from ..func import functional_call
 
-        named = {name: self.stand_in(t)
-                 for listed in (module.named_parameters(), module.named_buffers())
-                 for name, t in listed}
+        named = {f"{prefix}.{name}" if prefix else name: self.stand_in(value)
+                 for prefix, part in module.named_modules()
+                 for name, value in vars(part).items() if isinstance(value, Tensor)}
         return functional_call(module, named, tuple(args), kwargs)
 
     # ---- statements: return (True, value) if the block has returned

@@ -108,7 +108,7 @@ class Session(_core.Scope):
         transport = self._transport
         self.name = greeting.session_name
         self.id = greeting.session_id
-        self.server_version = greeting.server_version
+        self.server_version, self.protocol = greeting.server_version, greeting.protocol
         self.devices = [d.name for d in greeting.devices]
         self._gpus = [d for d in greeting.devices if d.name.startswith("cuda:")]
         self.unsupported_ops = greeting.unsupported
@@ -311,9 +311,9 @@ class Session(_core.Scope):
     def _repr_html_(self) -> str:
         return session_html(self)
 
-    def profile(self) -> Profile:
+    def profile(self, record_shapes: bool = False) -> Profile:
         """Records a block: `with session.profile() as p:`, and then `p.table()`, `p.save("trace.json")`."""
-        return Profile(self)
+        return Profile(self, record_shapes)
 
     def keep(self, name: str, value: Any) -> None:
         """Keeps `value` under `name` for a later client of this session; None removes the name.

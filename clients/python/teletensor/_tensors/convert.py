@@ -221,6 +221,10 @@ _outer_devices: list[_core.device] = []
 
 def _refuse_device(name: Any) -> None:
     """Raises the error for a value that does not name a device."""
+    if isinstance(name, str) and name.partition(":")[0] == "meta":
+        raise NotImplementedError(
+            f"device {name!r}: tensors without data are not supported. Make the module on the device where "
+            "it is used: that waits for nothing, and nn.utils.skip_init() leaves its values unset")
     session = open_session()
     if session is not None:
         session.check_device(name)

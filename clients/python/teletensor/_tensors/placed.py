@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _api as tt
 from .._files.stored import AsStored, Storage, Stored
-from ..nn.parameter import Parameter
+from ..nn.parameter import Buffer, Parameter, UninitializedBuffer, UninitializedParameter
 from .arrays import tensor_of
 
 __all__ = ["InDaemon"]
@@ -60,6 +60,19 @@ class InDaemon(AsStored):
     def parameter(self, tensor: Any, requires_grad: bool) -> Any:
         """A parameter that uses the memory of the tensor."""
         return Parameter(tensor, requires_grad)
+
+    def buffer(self, tensor: Any, persistent: bool) -> Any:
+        """A buffer that uses the memory of the tensor."""
+        return Buffer(tensor, requires_grad=tensor.requires_grad, persistent=persistent)
+
+    def uninitialized(self, kind: str, requires_grad: bool) -> Any:
+        """A parameter or buffer on the default device whose shape is not known yet."""
+        return (UninitializedParameter if kind == "UninitializedParameter" else UninitializedBuffer)(
+            requires_grad)
+
+    def attribute(self, tensor: Any, name: str, value: Any) -> None:
+        """Sets the attribute."""
+        setattr(tensor, name, value)
 
     def _device(self, storage: Storage) -> Any:
         """The device that map_location chooses; None means the default device."""

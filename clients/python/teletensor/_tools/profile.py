@@ -35,6 +35,9 @@ class Span:
     steps: int
     lane: int
     line: str  # the source line of the program; "" if it is no longer known
+    # The shapes of the command's arguments in order, [] for one that is not a tensor. Empty unless shapes
+    # are recorded, and for a command that is not an op, such as a backward.
+    shapes: list[list[int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +75,13 @@ class Profile(_core.Scope):
     `spans`, `waits` and `frames` contain the record, `table()` summarises it, and `save(path)` writes a
     trace that Perfetto (ui.perfetto.dev) and chrome://tracing can open. The daemon's clock is compared with
     this program's clock by the fastest of a few calls: times of the one relative to the other are accurate
-    to half the duration of that call.
+    to half the duration of that call. With record_shapes, spans also have the shapes of the arguments.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, record_shapes: bool = False) -> None:
         super().__init__()
         self._session = session
+        self._shapes = record_shapes
         self.spans: list[Span] = []
         self.waits: list[Wait] = []
         self.frames: list[Frame] = []
@@ -97,7 +101,8 @@ class Profile(_core.Scope):
         self._call(True)
         core = self._session._core
         core.take_record()
-        core.record(True)
+        core.take_shapes()
+        core.record(True, self._shapes)
         self._begin = time.monotonic_ns()
         return self
 
@@ -115,7 +120,7 @@ class Profile(_core.Scope):
             self.seconds = self.seconds or (time.monotonic_ns() - self._begin) / 1e9
             core.record(False)
             with contextlib.suppress(Exception) if kind is not None else contextlib.nullcontext():
-                self._collect(*core.take_record())
+                self._collect(core.take_record(), core.take_shapes())
 
     def _call(self, record: bool) -> Message:
         began = time.monotonic_ns()
@@ -126,8 +131,9 @@ class Profile(_core.Scope):
             self._trip, self._offset = trip, reply.integer(1) - (began + trip // 2)
         return reply
 
-    def _collect(self, sent: list[tuple[int, int, int]],
-                 waited: list[tuple[int, int, int, str]]) -> None:
+    def _collect(self, record: tuple[list[tuple[int, int, int]], list[tuple[int, int, int, str]]],
+                 shapes: dict[int, list[list[int]]]) -> None:
+        sent, waited = record
         raw: list[Message] = []
         arrivals: list[Message] = []
         more = True
@@ -144,7 +150,8 @@ class Profile(_core.Scope):
             seq = s.integer(3)
             self.spans.append(Span(
                 self._seconds(s.integer(1) - self._offset), s.integer(2) / 1e9,
-                s.text(4) or "transfer", seq, max(s.integer(5), 1), s.integer(6), line(seq)))
+                s.text(4) or "transfer", seq, max(s.integer(5), 1), s.integer(6), line(seq),
+                shapes.get(seq, [])))
         self.spans.sort(key=lambda span: span.begin)
         self.waits = [Wait(self._seconds(at), ns / 1e9, site) for at, ns, _, site in waited]
         sent_at = {last: (at, size) for at, last, size in sent}
@@ -228,7 +235,8 @@ class Profile(_core.Scope):
         for span in self.spans:
             yield {"ph": "X", "pid": _DAEMON, "tid": span.lane, "ts": us(span.begin),
                    "dur": us(span.seconds), "name": span.op,
-                   "args": {"command": span.command, "steps": span.steps, "line": span.line}}
+                   "args": {"command": span.command, "steps": span.steps, "line": span.line,
+                            **({"Input Dims": span.shapes} if span.shapes else {})}}
 
     @staticmethod
     def _async(what: str, number: int, begin: float, end: float,

@@ -20,10 +20,11 @@ from ._capture import _STEP, Entry, capture, contents
 from ._graph import Shown
 
 __all__ = ["Compiled", "Program", "Uncaptured", "compile", "leaf_names", "repeat", "rounds",
-           "trace"]
+           "trace", "trace_module", "traced"]
 
 MAX_PROGRAMS = 16  # the maximum number of programs that one function keeps
 MAX_ATTEMPTS = 4  # the maximum number of consecutive captures that the next call could not use
+_TRACE_OPTIONS = {"check_trace", "check_inputs", "check_tolerance", "optimize", "strict"}
 ROUNDS = 64  # the maximum number of iterations that one message requests
 
 
@@ -98,20 +99,32 @@ class Program:
         return found
 
 
+# The methods of a module that return the module: called through a wrapper they return the wrapper.
+_CHAINED = frozenset("""apply bfloat16 cpu cuda double eval float half requires_grad_ share_memory to
+                     to_empty train type xpu""".split())
+
+
 class OfModule(Shown):
     """A function that wraps another function or a module: attributes of the module are read, set and
-    deleted through it."""
+    deleted through it. `eval()`, `to()` and their like change the module and return the wrapper."""
 
     _function: Callable[..., Any]
     _OWN = frozenset(("_function", "name", "_cache", "_attempts", "_entries", "_warned", "_ints", "_latest",
-                      "_signature", "_traced"))
+                      "_signature", "_traced", "_examples"))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_function" not in self.__dict__:
             raise AttributeError(name)
         if name in ("graph", "code") and self._own(name) is None:
             raise AttributeError(f"{self.name} has not run yet: call it", name=name, obj=self)
-        return getattr(self._function, name)
+        found = getattr(self._function, name)
+        if name in _CHAINED and getattr(found, "__self__", None) is self._function:
+            return functools.partial(self._chained, found)
+        return found
+
+    def _chained(self, method: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        result = method(*args, **kwargs)
+        return self if result is self._function else result
 
     def _is_own(self, name: str) -> bool:
         return name in self._OWN or name.startswith("__") or not hasattr(self._function, "named_parameters")
@@ -144,6 +157,7 @@ class Compiled(OfModule):
         self.alive.add(self)
         self._function = function
         self._traced = traced
+        self._examples: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
         self.reset()
 
@@ -481,14 +495,50 @@ def trace(function: Callable[..., Any], *examples: Any, name: str | None = None,
     """As `compile`, but captures the function at once by calling it with these examples (more than once if
     the first call creates state, such as an optimizer's). They may be given as one tuple, like PyTorch's
     `example_inputs`; PyTorch's other options (check_trace, strict, ...) are accepted without effect."""
-    unknown = set(options) - {"check_trace", "check_inputs", "check_tolerance", "optimize", "strict"}
+    unknown = set(options) - _TRACE_OPTIONS
     if unknown:
         raise TypeError(f"trace() got unexpected keyword arguments {sorted(unknown)}")
     if len(examples) == 1 and isinstance(examples[0], tuple):
         examples = examples[0]
+    return traced(function, examples, dict(example_kwarg_inputs or {}), name)
+
+
+def traced(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+           name: str | None = None) -> Compiled:
+    """The function, captured by calls with these examples. It keeps them, as PyTorch's does, so that a
+    frozen copy can be captured too."""
     compiled = Compiled(function, name, traced=True)
+    compiled._examples = args, kwargs
     for _ in range(MAX_ATTEMPTS):
-        compiled(*examples, **(example_kwarg_inputs or {}))
+        compiled(*args, **kwargs)
         if compiled._latest is not None:
             break
     return compiled
+
+
+def trace_module(mod: Any, inputs: Mapping[str, Any], *, example_inputs_is_kwarg: bool = False,
+                 **options: Any) -> Compiled:
+    """Captures methods of a module: `inputs` has the examples of each method by its name, as a tensor or a
+    tuple, or with example_inputs_is_kwarg as a dict. The result is called like the module, and has the
+    other methods as attributes; PyTorch's other options are accepted without effect.
+
+    AttributeError, as in PyTorch, if mod is not a module, inputs is not a dict, or a method does not exist.
+    """
+    unknown = set(options) - _TRACE_OPTIONS
+    if unknown:
+        raise TypeError(f"trace_module() got unexpected keyword arguments {sorted(unknown)}")
+    if not hasattr(mod, "named_parameters"):
+        raise AttributeError("expected torch.nn.Module as the first argument")
+    if not isinstance(inputs, dict):
+        raise AttributeError("expected a dictionary of (method_name, input) pairs")
+
+    def of(method: Callable[..., Any], examples: Any) -> Compiled:
+        if example_inputs_is_kwarg:
+            return traced(method, (), dict(examples))
+        return traced(method, examples if isinstance(examples, tuple) else (examples,), {})
+
+    module = of(mod, inputs["forward"]) if "forward" in inputs else Compiled(mod, traced=True)
+    for name, examples in inputs.items():
+        if name != "forward":
+            object.__setattr__(module, name, of(getattr(mod, name), examples))
+    return module

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import functools
 import keyword
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 __all__ = ["Graph", "Node", "Shown"]
 
@@ -73,22 +74,41 @@ class Shown:
         return getattr(self.__dict__.get("_function"), name, None)
 
     def _text(self) -> str:
+        """The text of the program of the latest call. AttributeError before the first call."""
         if getattr(self, "_latest", None) is None:
             raise AttributeError("the function has no captured program yet: call it")
         return str(self.program)
 
+    def _code(self) -> str:
+        return code_of(self._text())
+
     @property
     def graph(self) -> Any:
-        """The program of the latest call as it was captured. AttributeError before the first call."""
+        """The program of the latest call as it was captured. Before the first call, that of a scripted
+        function has neither dtypes nor shapes, and that of a compiled function raises AttributeError."""
         own = self._own("graph")
         return Graph(self._text()) if own is None else own
 
     @property
     def code(self) -> Any:
-        """The program of the latest call as text that reads like Python. AttributeError before the first
-        call."""
+        """The program of the latest call as text that reads like Python. Before the first call, that of a
+        scripted function is its source, and that of a compiled function raises AttributeError."""
         own = self._own("code")
-        return code_of(self._text()) if own is None else own
+        return self._code() if own is None else own
+
+    @property
+    def inlined_graph(self) -> Any:
+        """As graph, in which all functions that are called are inlined."""
+        own = self._own("inlined_graph")
+        return self.graph if own is None else own
+
+    @property
+    def save(self) -> Callable[..., Any]:
+        """The method `save(f)`, which writes the function to a file as `jit.save` does."""
+        from ._files import save
+
+        own: Callable[..., Any] | None = self._own("save")
+        return functools.partial(save, cast(Any, self)) if own is None else own
 
     def graph_for(self, *args: Any, **kwargs: Any) -> Graph:
         """The program that runs for these arguments, after all passes. Calls the function with them."""

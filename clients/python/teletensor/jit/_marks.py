@@ -12,9 +12,15 @@ from ._files import Loaded
 from ._scripted import Scripted, script
 
 __all__ = [
-    "Final", "ScriptFunction", "ScriptModule", "annotate", "export", "ignore", "interface",
-    "is_scripting", "is_tracing", "script_if_tracing", "unused",
+    "Final", "RecursiveScriptModule", "ScriptFunction", "ScriptModule", "TracerWarning", "annotate",
+    "export", "ignore", "interface", "is_scripting", "is_tracing", "script_if_tracing", "unused",
 ]  # fmt: skip
+
+
+class TracerWarning(Warning):
+    """The category of PyTorch's warnings about values that a trace makes constants, for programs that
+    silence them. Here a capture of such a function raises RuntimeError."""
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -95,6 +101,9 @@ class ScriptModule(metaclass=_Kind):
     """For isinstance(x, ScriptModule): x is a module that was scripted or traced."""
 
     of_module = True
+
+
+RecursiveScriptModule = ScriptModule
 
 
 class ScriptFunction(metaclass=_Kind):

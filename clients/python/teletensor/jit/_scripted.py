@@ -11,12 +11,13 @@ from typing import Any
 from .. import _core
 from .._calls.tree import flatten, unflatten
 from .._core import Tensor
-from .._script import Compiler, NoGradient, capturing as _capturing
+from .._script import Compiler, NoGradient, ScriptError, capturing as _capturing
 from .._script._trees import rebuild
 from .._sessions.session import current_session, owner_of
 from ._capture import Entry, contents
 from ._compiled import OfModule, Program, _hashable, constant_key, leaf_names, repeat
 from ._lines import Lines
+from ._source_steps import source_code, source_steps
 from ._symbols import Symbol
 
 __all__ = ["Scripted", "script"]
@@ -63,6 +64,18 @@ class Scripted(OfModule):
 
     def __str__(self) -> str:
         return str(self.program)
+
+    def _text(self) -> str:
+        return self._shown(source_steps) if self._latest is None else super()._text()
+
+    def _code(self) -> str:
+        return self._shown(source_code) if self._latest is None else super()._code()
+
+    def _shown(self, writer: Callable[[Callable[..., Any]], str]) -> str:
+        try:
+            return writer(self._function)
+        except ScriptError as error:
+            raise AttributeError(str(error)) from None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _core.depth():

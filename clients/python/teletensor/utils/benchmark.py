@@ -7,20 +7,28 @@ ends.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import enum
+import math
 import statistics
+import textwrap
 import time
 import timeit
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from .._functions import zeros
 from .._names import absent as _absent
+from .._names.extras import get_num_threads, set_num_threads
 from .._sessions.session import current_session, way
 
-__all__ = ["Compare", "Measurement", "TaskSpec", "Timer", "select_unit", "timer", "unit_to_english"]
+__all__ = ["Colorize", "Compare", "Language", "Measurement", "TaskSpec", "Timer", "ordered_unique",
+           "select_unit", "set_torch_threads", "timer", "trim_sigfig", "unit_to_english"]
 
 _UNITS = (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0))
+_MIN_INTERVAL = 25e-9  # the seconds to which a time can be known
+_MAX_FIGURES = 4
 _NAMES = {"ns": "nanosecond", "us": "microsecond", "ms": "millisecond", "s": "second"}
 
 
@@ -43,6 +51,30 @@ def unit_to_english(u: str) -> str:
     return _NAMES[u]
 
 
+def ordered_unique(elements: Iterable[Any]) -> list[Any]:
+    """The elements in order, each once."""
+    return list(dict.fromkeys(elements))
+
+
+def trim_sigfig(x: float, n: int) -> float:
+    """Rounds x to n significant digits: trim_sigfig(3.14159, 2) is 3.1. AssertionError if n is not a whole
+    number."""
+    if n != int(n):
+        raise AssertionError("Number of significant figures must be an integer")
+    return float(f"{x:.{max(int(n), 1) - 1}e}")
+
+
+@contextlib.contextmanager
+def set_torch_threads(n: int) -> Iterator[None]:
+    """Within the block get_num_threads() returns n."""
+    before = get_num_threads()
+    set_num_threads(n)
+    try:
+        yield
+    finally:
+        set_num_threads(before)
+
+
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
     """The description of what was measured."""
@@ -61,6 +93,21 @@ class TaskSpec:
         """The label (or the statement), followed by the sub-label if there is one."""
         head = self.label or self.stmt
         return f"{head}: {self.sub_label}" if self.sub_label else head
+
+    def setup_str(self) -> str:
+        """The setup for people to read; "" if there is none."""
+        if self.setup == "pass" or not self.setup:
+            return ""
+        if "\n" not in self.setup:
+            return f"setup: {self.setup}"
+        return "setup:\n" + textwrap.indent(self.setup, "  ")
+
+    def summarize(self) -> str:
+        """The title, the description and the setup, each on lines of its own."""
+        return "\n".join(filter(None, (self.title, self.description, self.setup_str())))
+
+
+_TASK_FIELDS = frozenset(each.name for each in dataclasses.fields(TaskSpec))
 
 
 @dataclasses.dataclass
@@ -97,10 +144,39 @@ class Measurement:
         low, _, high = statistics.quantiles(times, n=4, method="inclusive")
         return high - low
 
+    def meets_confidence(self, threshold: float = 0.1) -> bool:
+        """Returns whether the interquartile range is below `threshold` times the median."""
+        return self.iqr < threshold * self.median
+
     @property
     def has_warnings(self) -> bool:
-        """Returns whether the interquartile range exceeds 10 % of the median."""
-        return self.iqr > 0.1 * self.median
+        """Returns whether the interquartile range is at least 10 % of the median."""
+        return not self.meets_confidence()
+
+    @property
+    def significant_figures(self) -> int:
+        """An estimate of how many digits of the median are certain, 1 to 4: those of the median divided by
+        the 90 % confidence interval of the times between the quartiles. Source: PyTorch's
+        `Measurement.significant_figures`."""
+        times = sorted(self._some())
+        inner = times[len(times) // 4:math.ceil(3 * len(times) / 4)]
+        interval = max(1.645 * statistics.pstdev(inner) / math.sqrt(len(inner)), _MIN_INTERVAL)
+        return min(max(math.floor(math.log10(self.median / interval)), 1), _MAX_FIGURES)
+
+    @property
+    def env(self) -> str:
+        """The environment of the task."""
+        return self.task_spec.env or "Unspecified env"
+
+    @property
+    def as_row_name(self) -> str:
+        """The name of the row in tables: the sub-label, or the statement."""
+        return self.task_spec.sub_label or self.task_spec.stmt or "[Unknown]"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _TASK_FIELDS:
+            return getattr(self.task_spec, name)
+        raise AttributeError(f"a Measurement has no attribute {name!r}", name=name, obj=self)
 
     @property
     def title(self) -> str:
@@ -138,6 +214,13 @@ class Measurement:
         return "\n".join(lines)
 
 
+class Language(enum.Enum):
+    """The language of a statement. A Timer takes only those of Python."""
+
+    PYTHON = 0
+    CPP = 1
+
+
 class Timer:
     """Measures a Python statement, given as text, with `globals` as its global names.
 
@@ -154,7 +237,8 @@ class Timer:
     def __init__(self, stmt: str = "pass", setup: str = "pass", global_setup: str = "",
                  timer: Callable[[], float] = timer, globals: dict[str, Any] | None = None,
                  label: str | None = None, sub_label: str | None = None, description: str | None = None,
-                 env: str | None = None, num_threads: int = 1, language: str = "python") -> None:
+                 env: str | None = None, num_threads: int = 1,
+                 language: Language | str = Language.PYTHON) -> None:
         if not isinstance(stmt, str):
             raise ValueError("Only a `str` stmt is supported.")
         if str(getattr(language, "name", language)).lower() not in ("python", "py"):
@@ -178,6 +262,15 @@ class Timer:
     def repeat(self, repeat: int = -1, number: int = -1) -> None:
         """NotImplementedError, as in PyTorch: use blocked_autorange()."""
         raise NotImplementedError("See `Timer.blocked_autorange.`")
+
+    def autorange(self, callback: Callable[[int, float], Any] | None = None) -> None:
+        """NotImplementedError, as in PyTorch: use blocked_autorange()."""
+        raise NotImplementedError("See `Timer.blocked_autorange.`")
+
+    def collect_callgrind(self, *args: Any, **kwargs: Any) -> None:
+        """NotImplementedError: Valgrind could only count instructions of the client."""
+        raise NotImplementedError("Timer.collect_callgrind: the daemon does the work, and Valgrind cannot "
+                                  "count its instructions from here: use blocked_autorange()")
 
     def _overhead(self) -> float:
         """The seconds of an empty block, with something issued for which the clock waits."""
@@ -229,6 +322,30 @@ class Timer:
         return self._measured(number, raw)
 
 
+class Colorize(enum.Enum):
+    """What the colours of a table compare: nothing, the times of each column, or the times of each row."""
+
+    NONE = "none"
+    COLUMNWISE = "columnwise"
+    ROWWISE = "rowwise"
+
+
+# The codes of a terminal. Source: PyTorch's utils/benchmark/utils/compare.py.
+_BOLD, _END = "\033[1m", "\033[0m"
+_BEST, _GOOD, _BAD, _WORST = "\033[92m", "\033[34m", "\033[2m\033[91m", "\033[31m"
+
+
+def _colored(text: str, value: float, best: float) -> str:
+    """The text in the colour for a time of `value` seconds, where `best` is the shortest time."""
+    if value <= max(best * 1.01, best + 100e-9):
+        return _BEST + _BOLD + text + _END * 2
+    if value <= best * 1.1:
+        return _GOOD + _BOLD + text + _END * 2
+    if value >= best * 5:
+        return _WORST + _BOLD + text + _END * 2
+    return _BAD + text + _END * 2 if value >= best * 2 else text
+
+
 class Compare:
     """A table of measurements: one table for each label, with a row for each sub-label and a column for
     each description."""
@@ -237,6 +354,7 @@ class Compare:
         self._results: list[Measurement] = []
         self._trimmed = False
         self._highlighted = False
+        self._colors = Colorize.NONE
         self.extend_results(results)
 
     def extend_results(self, results: Sequence[Measurement]) -> None:
@@ -255,8 +373,9 @@ class Compare:
         self._highlighted = True
 
     def colorize(self, rowwise: bool = False) -> None:
-        """NotImplementedError: the table is plain text."""
-        raise NotImplementedError("Compare.colorize: the table is plain text, without colours")
+        """Shows in a terminal's colours how far each time is from the shortest one of its column, or with
+        rowwise of its row. The columns of each number of threads are compared for themselves."""
+        self._colors = Colorize.ROWWISE if rowwise else Colorize.COLUMNWISE
 
     def print(self) -> None:
         """Prints the table."""
@@ -272,24 +391,36 @@ class Compare:
     def _table(self, label: str, results: list[Measurement]) -> str:
         unit, scale = select_unit(min(each.median for each in results))
         columns = list(dict.fromkeys(each.task_spec.description or "" for each in results))
-        cells: dict[int, dict[tuple[str, str], str]] = {}
+        cells: dict[int, dict[tuple[str, str], Measurement]] = {}
         for each in results:
             spec = each.task_spec
-            row = " ".join(filter(None, (f"({spec.env})" if spec.env else "", spec.sub_label or spec.stmt)))
-            cells.setdefault(spec.num_threads, {})[row, spec.description or ""] = self._cell(each, scale)
+            row = " ".join(filter(None, (f"({spec.env})" if spec.env else "", each.as_row_name)))
+            cells.setdefault(spec.num_threads, {})[row, spec.description or ""] = each
         rows = [row for of in cells.values() for row, _ in of]
         first = max([len(row) for row in rows] + [13])
-        wide = [max([len(c)] + [len(of.get((row, c), "")) for of in cells.values() for row in rows])
+        wide = [max([len(c)] + [len(self._cell(each, scale)) for of in cells.values()
+                                for (_, column), each in of.items() if column == c])
                 for c in columns]
         lines = [f"[{f' {label} ' if label else '':-^{first + sum(wide) + 5 * len(wide) + 2}}]",
                  " " * (first + 4) + "".join(f"  |  {c:^{w}}" for c, w in zip(columns, wide, strict=True))]
         for threads, of in cells.items():
             lines.append(f"{threads} threads: ".ljust(first + sum(wide) + 5 * len(wide) + 4, "-"))
             for row in dict.fromkeys(row for row, _ in of):
-                shown = (of.get((row, c), "") for c in columns)
                 lines.append(f"    {row:<{first}}" + "".join(
-                    f"  |  {cell:>{w}}" for cell, w in zip(shown, wide, strict=True)))
+                    "  |  " + self._shown(of, row, column, w, scale)
+                    for column, w in zip(columns, wide, strict=True)))
         return "\n".join([*lines, "", f"Times are in {unit_to_english(unit)}s ({unit}).", ""])
+
+    def _shown(self, cells: dict[tuple[str, str], Measurement], row: str, column: str, width: int,
+               scale: float) -> str:
+        """The text of one cell, which is empty if nothing was measured."""
+        each = cells.get((row, column))
+        text = f"{'' if each is None else self._cell(each, scale):>{width}}"
+        if each is None or self._colors is Colorize.NONE:
+            return text
+        place = 0 if self._colors is Colorize.ROWWISE else 1
+        best = min(other.median for at, other in cells.items() if at[place] == (row, column)[place])
+        return _colored(text, each.median, best)
 
     def _cell(self, each: Measurement, scale: float) -> str:
         value = each.median / scale
