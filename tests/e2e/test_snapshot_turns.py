@@ -2,6 +2,7 @@
 
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 
 import pytest
@@ -74,3 +75,23 @@ def test_calls_do_not_prevent_periodic_snapshots_of_others(start_daemon, tt, new
             s.synchronize()
             wait_until(lambda last=last: newest(daemon) > last, what="a periodic snapshot")
         s.close()
+
+
+def test_a_snapshot_takes_no_lane(start_daemon, tt, tmp_path):
+    """While a session is written, which takes minutes on this disk, another one computes on the only lane."""
+    disk = Disk(tmp_path)
+    daemon = start_daemon(*KEEPS, "--lanes", "1", env=disk.environment)
+    with closing(tt.connect(daemon.unix)) as large, tt.connect(daemon.unix).as_current(), ThreadPoolExecutor() as pool:
+        with large.as_current():
+            held = tt.rand(8 << 20)
+            large.synchronize()
+        disk.slow("sessions/", 5000)
+        writing = pool.submit(large.snapshot)
+        wait_until(lambda: any(path.name != "lock" for path in daemon.state.iterdir()), what="a file is written")
+        x = tt.ones(3)
+        for i in range(200):
+            assert (x + i).sum().item() == 3.0 * (1 + i)
+        assert not writing.done()
+        disk.good()
+        assert writing.result()["bytes"] >= 32 << 20
+        del held
