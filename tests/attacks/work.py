@@ -54,7 +54,7 @@ def random_calls(daemon, served):
 
 
 def published_under_svd(daemon, served):
-    """Two sessions factorize a published tensor while two others write to it: no lane waits for a lock."""
+    """A session factorizes a published tensor while another one writes to it: no lane waits for a lock."""
     import teletensor as tt
 
     values = np.random.default_rng(0).standard_normal((900, 900)).astype(np.float32)
@@ -95,7 +95,8 @@ def published_under_svd(daemon, served):
 
 
 def long_programs(daemon, served):
-    """Thirteen functions of 10,000 steps, in a session with 64 MiB: they are charged to it, or refused."""
+    """Thirteen functions of 10,000 steps, in a session with 64 MiB: they are charged to it, or refused, and
+    take a bounded part of the daemon's memory."""
     import teletensor as tt
 
     def made(i):
@@ -120,7 +121,7 @@ def long_programs(daemon, served):
 
 
 def error_flood(daemon, served):
-    """870,000 failures that nobody raises: texts are bounded."""
+    """100,000 failures that nobody raises: each is reported, and memory is bounded (the test's bound)."""
     with ErrorFlood(daemon.unix) as flood:
         flood.flood(100_000)
         served()
@@ -166,7 +167,7 @@ def silent_uploads(daemon, served):
 
 
 def runs_without_reading(daemon, served):
-    """100 sessions' Run streams whose values nobody reads: the daemon holds a bounded part of them."""
+    """20 sessions fetch 2,000 values of 4 KB each and read none: the daemon holds a bounded part of them."""
     before = resident(daemon.pid)
     with ExitStack() as stack:
         raws = [stack.enter_context(Raw(daemon.unix)) for _ in range(4)]
