@@ -68,7 +68,7 @@ find_path(TELETENSOR_CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 find_path(TELETENSOR_TOML_INCLUDE toml++/toml.h REQUIRED)
 find_path(TELETENSOR_JSON_INCLUDE nlohmann/json.hpp REQUIRED)
 add_library(tt_daemon_packages INTERFACE)
-target_link_libraries(tt_daemon_packages INTERFACE gRPC::grpc++ gRPC::grpc++_reflection
+target_link_libraries(tt_daemon_packages INTERFACE gRPC::grpc++
                                                    protobuf::libprotobuf spdlog::spdlog
                                                    OpenSSL::Crypto SQLite::SQLite3
                                                    PkgConfig::TELETENSOR_PROMETHEUS

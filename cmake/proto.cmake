@@ -1,7 +1,8 @@
 # Defines tt_proto, the library that protoc and its gRPC plugin generate from
-# proto/teletensor/v1/*.proto. Its headers are included as "teletensor/v1/session.pb.h" and
-# "teletensor/v1/session.grpc.pb.h".
-file(GLOB protos CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/proto/teletensor/v1/*.proto")
+# proto/teletensor/v1/*.proto and from gRPC's protocol for reflection. Its headers are included as
+# "teletensor/v1/session.pb.h" and "teletensor/v1/session.grpc.pb.h".
+file(GLOB protos CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/proto/teletensor/v1/*.proto"
+     "${CMAKE_SOURCE_DIR}/proto/grpc/reflection/v1alpha/*.proto")
 if(NOT protos)
   add_library(tt_proto INTERFACE)
   return()
@@ -10,8 +11,9 @@ set(generated "${CMAKE_BINARY_DIR}/generated")
 file(MAKE_DIRECTORY "${generated}")
 set(outputs)
 foreach(proto ${protos})
-  get_filename_component(stem "${proto}" NAME_WE)
-  set(base "${generated}/teletensor/v1/${stem}")
+  file(RELATIVE_PATH stem "${CMAKE_SOURCE_DIR}/proto" "${proto}")
+  string(REGEX REPLACE "\\.proto$" "" stem "${stem}")
+  set(base "${generated}/${stem}")
   set(files "${base}.pb.cc" "${base}.pb.h" "${base}.grpc.pb.cc" "${base}.grpc.pb.h")
   add_custom_command(
     OUTPUT ${files}
@@ -23,7 +25,7 @@ foreach(proto ${protos})
   list(APPEND outputs ${files})
   if(TELETENSOR_TOGETHER)
     set_source_files_properties("${base}.grpc.pb.cc" PROPERTIES HEADER_FILE_ONLY ON)
-    list(APPEND services "teletensor/v1/${stem}.grpc.pb.cc")
+    list(APPEND services "${stem}.grpc.pb.cc")
   endif()
 endforeach()
 tt_together(services tt_proto 8 ${services})

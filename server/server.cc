@@ -2,7 +2,6 @@
 
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -168,7 +167,6 @@ Status Server::bind() {
     }
     facts_.shares = shares_ != nullptr;
   }
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   for (const ListenerOptions* each : {&local, &remote}) {
     UnixListener* const socket = each == &local ? unix_listener_.get() : proxy_listener_.get();
     if (each->tcp.empty() && socket == nullptr) continue;

@@ -1,6 +1,7 @@
 """Fixtures for all test folders: a daemon for one test, a shared daemon, a connected session."""
 
 import os
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -54,6 +55,17 @@ def start_daemon():
     yield start
     problems = [p for d in running if (p := d.stop())]
     assert not problems, "\n".join(problems)
+
+
+@pytest.fixture
+def new_token():
+    """new_token(daemon, user, role="user") -> the token"""
+    def create(daemon, user, role="user"):
+        made = subprocess.run([sys.executable, "-m", "teletensor.cli", "token", "create", user, "--role", role,
+                               "--address", daemon.unix], capture_output=True, text=True, timeout=60)
+        assert made.returncode == 0, made.stderr
+        return made.stdout.strip()
+    return create
 
 
 @pytest.fixture

@@ -1,11 +1,7 @@
 #include "server/access/grpc_server.h"
 
 #include <grpc/grpc.h>
-#include <grpcpp/impl/server_builder_option.h>
-#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/resource_quota.h>
-
-#include <vector>
 
 namespace teletensor::server {
 
@@ -13,16 +9,6 @@ namespace {
 
 // Maximum size of incomplete messages and headers of all clients together.
 constexpr std::size_t kQuotaBytes = 256ull << 20;
-
-// Removes reflection from remote listeners. The reflection library adds itself to every server.
-class NoReflection final : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    std::erase_if(*plugins,
-                  [](const auto& plugin) { return plugin->name() == "proto_server_reflection"; });
-  }
-};
 
 }  // namespace
 
@@ -49,10 +35,6 @@ void harden(grpc::ServerBuilder& builder, std::size_t message_bytes) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 2000);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-}
-
-std::unique_ptr<grpc::ServerBuilderOption> without_reflection() {
-  return std::make_unique<NoReflection>();
 }
 
 }  // namespace teletensor::server

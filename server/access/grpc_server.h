@@ -1,11 +1,9 @@
-// Settings that all gRPC servers of the daemon share: limits that protect them from their callers,
-// and no reflection for remote callers.
+// Settings that all gRPC servers of the daemon share: limits that protect them from their callers.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
 
 #include <cstddef>
-#include <memory>
 
 namespace teletensor::server {
 
@@ -14,7 +12,5 @@ namespace teletensor::server {
 void hold_grpc();
 // Sets limits on a server against callers that send too much, too slowly or nothing.
 void harden(grpc::ServerBuilder& builder, std::size_t message_bytes);
-// Disables reflection for a server. The reflection library otherwise adds itself to every server.
-std::unique_ptr<grpc::ServerBuilderOption> without_reflection();
 
 }  // namespace teletensor::server

@@ -49,6 +49,7 @@ constexpr std::array kRights = {
     MethodRight{"/teletensor.v1.Store/Delete", Right::kUser},
     MethodRight{"/teletensor.v1.Store/Count", Right::kUser},
     MethodRight{"/teletensor.v1.Store/Drop", Right::kUser},
+    MethodRight{"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Right::kUser},
     MethodRight{"GET /healthz", Right::kPublic},
     MethodRight{"GET /readyz", Right::kPublic},
     MethodRight{"GET /metrics", Right::kMetrics},

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "grpc/reflection/v1alpha/reflection.pb.h"
 #include "teletensor/v1/admin.pb.h"
 #include "teletensor/v1/session.pb.h"
 #include "teletensor/v1/store.pb.h"
@@ -17,7 +18,8 @@ TEST(Rights, EveryMethodOfTheServicesStandsInTheTable) {
   std::set<std::string> methods, known;
   for (const auto* file :
        {v1::HelloRequest::descriptor()->file(), v1::SessionsRequest::descriptor()->file(),
-        v1::StoreOpenRequest::descriptor()->file()}) {
+        v1::StoreOpenRequest::descriptor()->file(),
+        grpc::reflection::v1alpha::ServerReflectionRequest::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       const auto* service = file->service(s);
       for (int m = 0; m < service->method_count(); ++m) {

@@ -1,9 +1,9 @@
 #include "server/net/listener.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 
 #include <algorithm>
+#include <array>
 
 #include "server/base/os/listen.h"
 
@@ -17,6 +17,8 @@ namespace {
 
 // Time for running streams to finish when the listener stops.
 constexpr std::chrono::milliseconds kGrace{500};
+constexpr std::array kServices = {"teletensor.v1.Compute", "teletensor.v1.Admin",
+                                  "teletensor.v1.Store"};
 
 }  // namespace
 
@@ -25,7 +27,8 @@ Listener::Listener(const ListenerOptions& options, Leases& leases, Recovery& rec
     : options_(options),
       compute_(leases, auth, options.entrance, facts),
       admin_(leases, recovery, moves, auth, options.entrance),
-      store_(stores, auth, options.entrance) {}
+      store_(stores, auth, options.entrance),
+      reflection_(auth, options.entrance, {kServices.begin(), kServices.end()}) {}
 
 Listener::~Listener() { stop(); }
 
@@ -43,10 +46,10 @@ Status Listener::bind(const Limits& limits) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   harden(builder, std::max(limits.frame.bytes, limits.chunk_bytes) + (64 << 10));
-  if (options_.entrance.remote) builder.SetOption(without_reflection());
   builder.RegisterService(&compute_);
   builder.RegisterService(&admin_);
   builder.RegisterService(&store_);
+  builder.RegisterService(&reflection_);
   int port = 0;
   if (!options_.tcp.empty()) {
     tcp_credentials_ = options_.certificates ? credentials(options_.certificates)
@@ -74,10 +77,9 @@ void Listener::take(int connection) {
 }
 
 void Listener::set_serving(bool serving) {
-  for (const char* name :
-       {"", "teletensor.v1.Compute", "teletensor.v1.Admin", "teletensor.v1.Store"}) {
-    grpc_->GetHealthCheckService()->SetServingStatus(name, serving);
-  }
+  grpc::HealthCheckServiceInterface& health = *grpc_->GetHealthCheckService();
+  health.SetServingStatus("", serving);
+  for (const char* name : kServices) health.SetServingStatus(name, serving);
 }
 
 void Listener::stop() {

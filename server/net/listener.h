@@ -12,6 +12,7 @@
 #include "server/access/certificates.h"
 #include "server/access/grpc_server.h"
 #include "server/admin/admin.h"
+#include "server/net/reflection.h"
 #include "server/rendezvous/store_service.h"
 #include "server/stream/service.h"
 
@@ -49,6 +50,7 @@ class Listener {
   ComputeService compute_;
   AdminService admin_;
   StoreService store_;
+  ReflectionService reflection_;
   std::shared_ptr<grpc::ServerCredentials> tcp_credentials_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;

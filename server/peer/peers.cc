@@ -88,7 +88,6 @@ Status Peers::listen() {
   service_ = std::make_unique<Service>(*this);
   grpc::ServerBuilder builder;
   harden(builder, kMaxPeerPayload + kMaxPeerTexts);
-  builder.SetOption(without_reflection());
   builder.RegisterService(service_.get());
   credentials_ = certificates_ ? credentials(certificates_) : grpc::InsecureServerCredentials();
   int port = 0;

@@ -41,6 +41,14 @@ grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context, Act act) 
   return reactor;
 }
 
+// A reactor that refuses a stream and does nothing else.
+template <class Reactor>
+class RefusedStream final : public Reactor {
+ public:
+  explicit RefusedStream(const core::Status& why) { this->Finish(to_grpc(why)); }
+  void OnDone() override { delete this; }
+};
+
 // The answer of a unary call that is given later, once, by any thread. If the last reference is
 // dropped before the answer was given, the call fails for lack of memory.
 class Answer {

@@ -68,7 +68,9 @@ Recovery::Recovery(Leases& leases, std::unique_ptr<SessionStore> store, Times ti
     }
     changed_.notify_all();
   };
-  leases_.on_new_hands = [this](const LeaseRef& lease) { snapshot(lease, [](const auto&) {}); };
+  leases_.on_new_hands = [this](const LeaseRef& lease) {
+    (void)request(lease, [](const auto&) {});
+  };
   writer_ = core::start_thread([this] { work(); });
 }
 
@@ -106,34 +108,56 @@ Status Recovery::refusal(const Lease& lease) const {
 }
 
 void Recovery::snapshot(const LeaseRef& lease, Written done) {
-  Status refused = refusal(*lease);
-  bool begins = false;
-  if (refused.ok()) {
+  const std::string user = lease->client.user;
+  bool full = false;
+  {
     MutexLock lock(mutex_);
-    if (drain_.begun) {
-      refused = shutting_down();
-    } else {
-      Line& line = lines_[lease.get()];
-      line.waiting.push_back(std::move(done));
-      begins = !std::exchange(line.busy, true);
-    }
+    std::size_t& calls = calls_[user];
+    full = calls == kMaxCalls;
+    if (!full) ++calls;
   }
-  if (!refused.ok()) return done(std::move(refused));
-  if (begins) begin(lease);
+  if (full) {
+    return done(
+        Status(Code::kResourceExhausted,
+               user + " has " + std::to_string(kMaxCalls) +
+                   " calls that wait for snapshots; call again when one of them has ended"));
+  }
+  const Written counted = [this, user, done = std::move(done)](const auto& facts) {
+    {
+      MutexLock lock(mutex_);
+      if (const auto calls = calls_.find(user); --calls->second == 0) calls_.erase(calls);
+    }
+    done(facts);
+  };
+  const Status refused = request(lease, counted);
+  if (!refused.ok()) counted(refused);
+}
+
+// Calls `done` after the next snapshot of the session that begins. Does not call it if the result
+// is an error.
+Status Recovery::request(const LeaseRef& lease, Written done) {
+  TT_RETURN_IF_ERROR(refusal(*lease));
+  {
+    MutexLock lock(mutex_);
+    if (drain_.begun) return shutting_down();
+    Line& line = lines_[lease.get()];
+    line.waiting.push_back(std::move(done));
+    if (std::exchange(line.busy, true)) return {};
+  }
+  begin(lease);
+  return {};
 }
 
 // Starts a snapshot for all requests that wait for one of this session. Precondition: the entry in
 // lines_ is busy, so no other snapshot of it is started.
 void Recovery::begin(const LeaseRef& lease) {
-  int rank = 1;
   {
     MutexLock lock(mutex_);
     Line& line = lines_[lease.get()];
     line.served.swap(line.waiting);
-    if (!line.served.empty()) rank = 0;
   }
   const Status status = core::with_memory("a snapshot", [&] {
-    picture(lease, After::kGoOn, rank,
+    picture(lease, After::kGoOn, 0,
             [this, lease](const core::Result<SnapshotFacts>& facts) { served(lease, facts); });
     return Status();
   });
@@ -176,8 +200,11 @@ void Recovery::note(const Lease& lease, const core::Result<SnapshotFacts>& facts
   past.status = facts.status();
 }
 
-// Starts the periodic snapshots that are due.
+// Starts the periodic snapshots that are due. Called by the writer thread, also between two pieces
+// of a file, so that a session that becomes due meanwhile has its turn after that file.
 void Recovery::start_due_snapshots() {
+  if (times_.every.count() == 0 || Clock::now() < next_look_) return;
+  next_look_ = Clock::now() + look();
   const std::vector<LeaseRef> all = leases_.all();
   std::vector<LeaseRef> due;
   {
@@ -238,9 +265,9 @@ void Recovery::resume(Lease& lease) {
   });
 }
 
-void Recovery::picture(const LeaseRef& lease, After after, int rank,
+void Recovery::picture(const LeaseRef& lease, After after, int place,
                        std::function<void(core::Result<SnapshotFacts>)> done) {
-  auto taken = [this, lease, after, rank, done](core::Result<program::Image> image) {
+  auto taken = [this, lease, after, place, done](core::Result<program::Image> image) {
     if (!image.ok()) return done(image.status());
     const Status status = core::with_memory("a snapshot", [&] {
       Job job{lease,
@@ -248,14 +275,14 @@ void Recovery::picture(const LeaseRef& lease, After after, int rank,
               std::make_shared<v1::SavedHead>(),
               std::make_shared<v1::SavedBody>(),
               done,
-              rank};
+              place};
       lease->save(*job.head, *job.body);
       job.head->set_drained(after == After::kHold);
       for (const program::Image::Storage& storage : job.image.storages) job.bytes += storage.bytes;
       {
         MutexLock lock(mutex_);
         if (queue_.order && after == After::kHold) queue_.order->settle(lease.get());
-        queue_.jobs.push_back(std::move(job));
+        queue_.add(std::move(job));
       }
       changed_.notify_all();
       return Status();
@@ -276,19 +303,28 @@ void Recovery::picture(const LeaseRef& lease, After after, int rank,
   if (!status.ok()) done(status);
 }
 
+void Recovery::Queue::add(Job job) {
+  if (!order) turns.enter(job.lease->client.user);
+  jobs.push_back(std::move(job));
+}
+
 std::optional<Recovery::Job> Recovery::Queue::take(Clock::time_point now) {
   if (jobs.empty()) return {};
-  auto first = std::min_element(jobs.begin(), jobs.end(),
-                                [](const Job& a, const Job& b) { return a.rank < b.rank; });
+  auto first = jobs.begin();
   if (order) {
     std::vector<WriteOrder::Session> ready;
     for (const Job& job : jobs) {
-      ready.push_back({job.lease.get(), job.lease->client.user, job.bytes, job.rank});
+      ready.push_back({job.lease.get(), job.lease->client.user, job.bytes, job.place});
     }
     const std::optional<std::size_t> chosen = order->choose(ready, now);
     if (!chosen) return {};
-    first = jobs.begin() + static_cast<std::ptrdiff_t>(*chosen);
+    first += static_cast<std::ptrdiff_t>(*chosen);
     order->charge(first->lease->client.user, first->bytes);
+  } else {
+    const std::string& user = turns.next();
+    first =
+        std::ranges::find_if(jobs, [&](const Job& job) { return job.lease->client.user == user; });
+    turns.begin(user);
   }
   std::optional<Job> job = std::move(*first);
   jobs.erase(first);
@@ -304,15 +340,13 @@ void Recovery::Queue::squeeze_starved() {
   starved.clear();
 }
 
+std::chrono::milliseconds Recovery::look() const {
+  return std::min(kLook, std::max(kShortestWait, times_.every / 4));
+}
+
 void Recovery::work() {
-  const bool timed = times_.every.count() > 0;
-  const auto look = std::min(kLook, std::max(kShortestWait, times_.every / 4));
-  Clock::time_point next_look = Clock::now();
   while (true) {
-    if (timed && Clock::now() >= next_look) {
-      start_due_snapshots();
-      next_look = Clock::now() + look;
-    }
+    start_due_snapshots();
     std::optional<Job> job;
     std::deque<std::string> over;
     {
@@ -324,8 +358,8 @@ void Recovery::work() {
           changed_.wait_for(mutex_, kShortestWait / 10);
         } else if (stop_) {
           return;
-        } else if (timed) {
-          changed_.wait_for(mutex_, look);
+        } else if (times_.every.count() > 0) {
+          changed_.wait_for(mutex_, look());
         } else {
           changed_.wait(mutex_);
         }
@@ -341,8 +375,13 @@ void Recovery::work() {
     }
     if (!over.empty()) shared_tensors_.sweep();
     if (!job) continue;
+    const Clock::time_point began = Clock::now();
     auto facts = core::with_memory("a snapshot", [&] { return write(*job); });
     const auto done = job->done;
+    {
+      MutexLock lock(mutex_);
+      if (!queue_.order) queue_.turns.end(job->lease->client.user, seconds_since(began));
+    }
     if (job->full) {
       MutexLock lock(mutex_);
       if (queue_.order) queue_.order->refund(job->lease->client.user, job->bytes);
@@ -369,6 +408,7 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
     return {};
   };
   const auto check = [&]() -> Status {
+    start_due_snapshots();
     TT_RETURN_IF_ERROR(wanted());
     if (Clock::now() < cut_.load()) return {};
     return Status(Code::kDeadlineExceeded, "there was no time left to write it");

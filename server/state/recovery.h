@@ -24,6 +24,7 @@
 #include "server/state/state_use.h"
 #include "server/state/store.h"
 #include "server/state/write_order.h"
+#include "server/state/write_turns.h"
 
 namespace teletensor::server {
 
@@ -68,8 +69,11 @@ class Recovery {
   // restored, clients that ask for it receive the reason.
   void restore();
   // Returns FAILED_PRECONDITION for a session that does not outlive its connection. `done` is
-  // called when a durable file contains all commands that were received before this call.
+  // called when a durable file contains all commands that were received before this call. Users
+  // take turns (WriteTurns), and the sessions of one user are written in the order of the calls.
+  // RESOURCE_EXHAUSTED if kMaxCalls calls for sessions of the user are waiting.
   void snapshot(const LeaseRef& lease, Written done);
+  static constexpr std::size_t kMaxCalls = 256;
   // Writes a snapshot like snapshot(), and pauses the session afterwards until resume() (see
   // engine::Session::rest()). ABORTED if another snapshot of the session is running.
   void rest(const LeaseRef& lease, Written done);
@@ -105,7 +109,7 @@ class Recovery {
     std::shared_ptr<v1::SavedHead> head;
     std::shared_ptr<v1::SavedBody> body;
     std::function<void(core::Result<SnapshotFacts>)> done;
-    int rank = 0;             // Order of writing: lower ranks first.
+    int place = 0;            // Order of a shutdown (WriteOrder).
     std::uint64_t bytes = 0;  // Size of the tensors.
     // Whether tensors that do not fit on the disk are dropped and the rest is written.
     bool squeezed = false;
@@ -116,8 +120,10 @@ class Recovery {
   struct Queue {
     std::deque<Job> jobs;
     std::vector<Job> starved;         // Jobs for which the disk was full during a shutdown.
+    WriteTurns turns;                 // Decides until a shutdown.
     std::optional<WriteOrder> order;  // Set during a shutdown.
 
+    void add(Job job);
     // Removes and returns the next job to write. Returns nothing if there is none, or if all of
     // them wait for sessions that still run.
     std::optional<Job> take(Clock::time_point now);
@@ -137,13 +143,15 @@ class Recovery {
   };
   // State of a session after its snapshot.
   enum class After : std::uint8_t { kGoOn, kHold, kRest };
-  void picture(const LeaseRef& lease, After after, int rank,
+  void picture(const LeaseRef& lease, After after, int place,
                std::function<void(core::Result<SnapshotFacts>)> done);
   static bool last_chance(const Job& job);
+  core::Status request(const LeaseRef& lease, Written done);
   void begin(const LeaseRef& lease);
   void served(const LeaseRef& lease, const core::Result<SnapshotFacts>& facts);
   void note(const Lease& lease, const core::Result<SnapshotFacts>& facts, bool timed)
       TT_REQUIRES(mutex_);
+  std::chrono::milliseconds look() const;
   void start_due_snapshots();
   void work();
   core::Result<SnapshotFacts> write(Job& job);
@@ -178,6 +186,8 @@ class Recovery {
   std::deque<std::string> over_ TT_GUARDED_BY(mutex_);  // Files to remove.
   // Sessions with a running snapshot, and their waiting requests.
   std::map<const Lease*, Line> lines_ TT_GUARDED_BY(mutex_);
+  // Number of calls of snapshot() that wait, by user.
+  std::map<std::string, std::size_t> calls_ TT_GUARDED_BY(mutex_);
   // The last periodic snapshots, by session number.
   std::map<std::uint64_t, Past> past_ TT_GUARDED_BY(mutex_);
   struct Drain {
@@ -186,6 +196,7 @@ class Recovery {
     bool announced = false;      // Whether `shutdown` was called.
     bool begun = false;
   } drain_ TT_GUARDED_BY(mutex_);
+  Clock::time_point next_look_;  // Used by the writer thread.
   bool writing_ TT_GUARDED_BY(mutex_) = false;
   bool stop_ TT_GUARDED_BY(mutex_) = false;
   std::thread writer_;

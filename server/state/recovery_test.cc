@@ -48,11 +48,11 @@ struct House {
     return limits;
   }
 
-  LeaseRef open(const std::string& name) {
+  LeaseRef open(const std::string& name, const std::string& user = "me") {
     ClientInfo client;
     client.name = name;
     client.named = true;
-    client.user = "me";
+    client.user = user;
     client.instance = "0123456789abcdef";
     client.attach_counter = 1;
     client.lease = std::chrono::seconds(600);
@@ -178,6 +178,90 @@ TEST_F(RecoveryTest, SnapshotsOfOneSessionFollowEachOther) {
   }
   for (auto& each : all) EXPECT_TRUE(each.get());
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path + "/sessions"), {}), 2);
+}
+
+// Holds the writer until release(): in the callback of a snapshot, which runs in its thread.
+class HeldWriter {
+ public:
+  HeldWriter(House& house, const LeaseRef& lease) {
+    house.recovery->snapshot(lease, [this](const auto&) {
+      holds_.set_value();
+      released_.get_future().wait();
+    });
+    holds_.get_future().wait();
+  }
+  void release() { released_.set_value(); }
+
+ private:
+  std::promise<void> holds_, released_;
+};
+
+TEST_F(RecoveryTest, UsersTakeTurnsAtTheWriter) {
+  House house(folder_.path);
+  std::vector<LeaseRef> sessions;
+  for (const char* const user : {"mallory", "mallory", "mallory", "alice", "mallory", "mallory"}) {
+    sessions.push_back(house.open("s" + std::to_string(sessions.size()), user));
+  }
+  HeldWriter held(house, sessions[5]);
+  std::string order;
+  std::vector<std::promise<Status>> done(5);
+  for (std::size_t i = 0; i < done.size(); ++i) {
+    house.recovery->snapshot(sessions[i], [&, i](const auto& facts) {
+      order += sessions[i]->client.user[0];
+      done[i].set_value(facts.status());
+    });
+  }
+  held.release();
+  for (auto& each : done) EXPECT_TRUE(each.get_future().get().ok());
+  EXPECT_EQ(order, "ammmm");
+}
+
+// The session of mallory is asked for again whenever it has been written, so that it always waits.
+TEST_F(RecoveryTest, CallsOfOneUserDoNotPreventPeriodicSnapshotsOfAnother) {
+  House house(folder_.path, {.every = std::chrono::milliseconds(1)});
+  std::vector<LeaseRef> greedy;
+  for (int i = 0; i < 3; ++i) greedy.push_back(house.open("m" + std::to_string(i), "mallory"));
+  const LeaseRef alice = house.open("alice", "alice");
+  std::atomic<int> running = 3;
+  std::atomic<bool> stop = false;
+  std::function<void(const LeaseRef&)> ask = [&](const LeaseRef& lease) {
+    house.recovery->snapshot(lease, [&, lease](const auto&) {
+      if (stop) {
+        --running;
+      } else {
+        ask(lease);
+      }
+    });
+  };
+  for (const LeaseRef& lease : greedy) ask(lease);
+  std::uint64_t seq = 0;
+  for (int round = 0; round < 3; ++round) {
+    House::submit(*alice, ++seq, 1, {Command(program::Keep{"nothing", 0})});
+    EXPECT_TRUE(testing::eventually([&] { return alice->saved().upto() == seq; })) << round;
+  }
+  stop = true;
+  EXPECT_TRUE(testing::eventually([&] { return running == 0; }));
+}
+
+TEST_F(RecoveryTest, CallsOfAUserAreBounded) {
+  House house(folder_.path);
+  const LeaseRef greedy = house.open("m", "mallory"), other = house.open("a", "alice");
+  HeldWriter held(house, greedy);
+  std::atomic<int> good = 0, refused = 0;
+  const auto count = [&](const core::Result<SnapshotFacts>& facts) {
+    if (facts.status().code() == Code::kResourceExhausted) {
+      EXPECT_NE(facts.status().message().find("mallory has 256 calls"), std::string::npos);
+      ++refused;
+    }
+    good += facts.ok();
+  };
+  for (int i = 0; i < 300; ++i) house.recovery->snapshot(greedy, count);
+  // The call that holds the writer is over.
+  EXPECT_EQ(refused, 300 - static_cast<int>(Recovery::kMaxCalls));
+  house.recovery->snapshot(other, count);
+  held.release();
+  EXPECT_TRUE(testing::eventually([&] { return good == Recovery::kMaxCalls + 1; }));
+  EXPECT_TRUE(house.snapshot(greedy).ok());
 }
 
 TEST_F(RecoveryTest, AnEndedSessionLeavesNoFile) {

@@ -9,14 +9,6 @@ using namespace std::string_literals;
 namespace {
 
 constexpr char kComputeService[] = "/teletensor.v1.Compute/";
-
-// A reactor that refuses a stream and does nothing else.
-template <class Reactor>
-class Refused final : public Reactor {
- public:
-  explicit Refused(const core::Status& why) { this->Finish(to_grpc(why)); }
-  void OnDone() override { delete this; }
-};
 constexpr std::size_t kSpansPerReply = 16384;
 
 }  // namespace
@@ -56,7 +48,7 @@ Reactor* ComputeService::stream(grpc::CallbackServerContext* context, const char
     reactor = start(std::move(*lease), std::move(*place), *stated);
     return {};
   });
-  return status.ok() ? reactor : new Refused<Reactor>(status);
+  return status.ok() ? reactor : new RefusedStream<Reactor>(status);
 }
 
 grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* context,

@@ -1,8 +1,5 @@
 """Fixtures of the tests that look at the dashboard."""
 
-import subprocess
-import sys
-
 import pytest
 from support import browser as browsers
 
@@ -14,17 +11,6 @@ def browser():
     made = browsers.Browser()
     yield made
     made.close()
-
-
-@pytest.fixture
-def new_token():
-    """new_token(daemon, user, role="user") -> the token"""
-    def create(daemon, user, role="user"):
-        made = subprocess.run([sys.executable, "-m", "teletensor.cli", "token", "create", user, "--role", role,
-                               "--address", daemon.unix], capture_output=True, text=True, timeout=60)
-        assert made.returncode == 0, made.stderr
-        return made.stdout.strip()
-    return create
 
 
 @pytest.fixture

@@ -148,18 +148,12 @@ def test_signal_with_clients_at_work(start_daemon, number):
     assert status == 0 and "lost:" in out, (out, err)
 
 
-def test_health_and_reflection(start_daemon):
+def test_health(start_daemon):
     from grpc_health.v1 import health_pb2, health_pb2_grpc
-    from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
     daemon = start_daemon()
     with grpc.insecure_channel(daemon.unix) as channel:
         reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
         assert reply.status == health_pb2.HealthCheckResponse.SERVING
-        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        request = reflection_pb2.ServerReflectionRequest(list_services="")
-        answer = next(stub.ServerReflectionInfo(iter([request]), timeout=60))
-        names = {s.name for s in answer.list_services_response.service}
-        assert {"teletensor.v1.Compute", "teletensor.v1.Admin"} <= names
 
 
 # ---------------------------------------------------------------- the CLI

@@ -13,6 +13,12 @@ import time
 
 import grpc
 import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
 from support.daemon import HANG, binary
 from support.http import ask
 from support.raw import Raw, messages, nothing
@@ -123,7 +129,7 @@ def test_mutual_tls(start_daemon, tt, authority, tmp_path):
 
 def methods():
     """(full name, client streams, server streams) of all our services, from the descriptors."""
-    for module in messages():
+    for module in [*messages(), reflection_pb2]:
         for service in module.DESCRIPTOR.services_by_name.values():
             package = service.full_name.replace("ttwire", "teletensor")
             for method in service.methods:
@@ -168,14 +174,73 @@ def test_every_method_is_refused_without_a_token(start_daemon, authority):
         code = call(channel, name, client_streams, server_streams, metrics)
         may = name.endswith(("Compute/Describe", "Admin/Memory"))
         assert code == (grpc.StatusCode.OK if may else grpc.StatusCode.PERMISSION_DENIED), (name, code)
-    # These services are not our own: health says only that the daemon serves; reflection is for callers on
-    # this machine.
-    health = "/grpc.health.v1.Health/Check"
-    assert call(channel, health, False, False) == grpc.StatusCode.OK
-    for version in ("v1alpha", "v1"):
-        code = call(channel, f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo", True, True)
-        assert code == grpc.StatusCode.UNIMPLEMENTED
     channel.close()
+
+
+def test_services_that_are_not_our_own(start_daemon, authority):
+    """gRPC's health service says only that the daemon serves. gRPC's other services are not there."""
+    daemon = start_daemon(*tls_flags(authority))
+    with credentials_of("tls://" + daemon.tcp, ca=authority.ca).channel([]) as tls, \
+            grpc.insecure_channel(daemon.unix) as socket:
+        for channel in (tls, socket):
+            assert call(channel, "/grpc.health.v1.Health/Check", False, False) == grpc.StatusCode.OK
+            for name in ("channelz.v1.Channelz/GetServers", "lb.v1.LoadReporter/ReportLoad",
+                         "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+                         "envoy.service.status.v3.ClientStatusDiscoveryService/FetchClientStatus"):
+                code = call(channel, "/" + name, False, False)
+                assert code == grpc.StatusCode.UNIMPLEMENTED, name
+
+
+class WithToken(grpc.StreamStreamClientInterceptor):
+    """Adds a token to the calls of a channel."""
+
+    def __init__(self, token):
+        self._metadata = [("authorization", f"Bearer {token}")]
+
+    def intercept_stream_stream(self, continuation, details, requests):
+        return continuation(details._replace(metadata=self._metadata), requests)
+
+
+def test_reflection_needs_a_token(start_daemon):
+    """On every way in: loopback, once there are tokens, as without any. A caller with a token gets what a tool
+    such as grpcurl needs to make a call."""
+    daemon = start_daemon(anonymous=False)
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+        ask = reflection_pb2.ServerReflectionRequest
+
+        def refused(metadata):
+            with pytest.raises(grpc.RpcError) as error:
+                next(reflect(iter([ask(list_services="")]), timeout=60, metadata=metadata))
+            return error.value.code()
+
+        assert refused([]) == grpc.StatusCode.UNAUTHENTICATED
+        token = token_of(daemon, "alice")
+        assert refused([]) == grpc.StatusCode.UNAUTHENTICATED
+        assert refused([("authorization", "Bearer tt_" + "1" * 64)]) == grpc.StatusCode.UNAUTHENTICATED
+        metrics = [("authorization", "Bearer " + token_of(daemon, "prometheus", "metrics"))]
+        assert refused(metrics) == grpc.StatusCode.PERMISSION_DENIED
+
+        trusted = grpc.intercept_channel(channel, WithToken(token))
+        known = ProtoReflectionDescriptorDatabase(trusted)
+        assert {"teletensor.v1.Compute", "teletensor.v1.Admin", "teletensor.v1.Store"} < set(known.get_services())
+        pool = DescriptorPool(known)
+        describe = pool.FindServiceByName("teletensor.v1.Compute").FindMethodByName("Describe")
+        reply = GetMessageClass(describe.output_type)()
+        reply.ParseFromString(channel.unary_unary("/teletensor.v1.Compute/Describe")(
+            b"", timeout=60, metadata=[("authorization", f"Bearer {token}")]))
+        assert reply.devices
+        stub = reflection_pb2_grpc.ServerReflectionStub(trusted)
+        for wrong in (ask(file_by_filename="../../etc/passwd"), ask(file_containing_symbol="teletensor.v1.Not"),
+                      ask(all_extension_numbers_of_type="x"), ask(), ask(
+                          file_containing_extension={"containing_type": "teletensor.v1.HelloRequest",
+                                                     "extension_number": -1})):
+            (answer,) = stub.ServerReflectionInfo(iter([wrong]), timeout=60)
+            assert answer.error_response.error_message and answer.original_request == wrong
+    with grpc.insecure_channel(daemon.unix) as channel:  # the socket's owner is an admin
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        (answer,) = stub.ServerReflectionInfo(iter([ask(list_services="")]), timeout=60)
+        assert len(answer.list_services_response.service) == 4
 
 
 def test_users_and_admins(start_daemon, tt, authority):
