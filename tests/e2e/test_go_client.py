@@ -7,11 +7,14 @@ import shutil
 import subprocess
 
 import pytest
+from conformance import programs
 from conformance.liar import Liar
 from support import sin2
 from support.daemon import ROOT
 from support.proxy import Proxy
+from teletensor._conformance.fake import FakeDaemon
 from teletensor._conformance.schema import Schema
+from teletensor._conformance.transcript import FOLDER
 
 NEEDED = ("go", "protoc", "protoc-gen-go")
 
@@ -112,3 +115,16 @@ def test_frames_are_those_of_the_conformance_kit(built, shared_daemon):
         commands += len(values["commands"])
         assert schema.encode("Frame", values) == frame
     assert commands > 51 * 10
+
+
+@pytest.mark.parametrize("name", programs.NAMES)
+def test_the_kits_programs(built, name):
+    """The conformance kit's fake daemon finds no difference to its transcripts."""
+    fake = FakeDaemon("127.0.0.1:0")
+    try:
+        script = fake.begin(FOLDER / f"{name}.txt")
+        done = subprocess.run([built / "bin/conformance", fake.address, name], capture_output=True, text=True,
+                              timeout=60, check=False)
+        assert (fake.wait(script, 10), done.returncode) == ("", 0), done.stderr
+    finally:
+        fake.close()

@@ -82,16 +82,21 @@ class Caller:
             outgoing.put(self.schema.encode("UploadChunk", chunk))
         return call, outgoing
 
-    def download(self, request: Values, metadata: Metadata) -> Values:
-        """All chunks of a download as one dictionary, whose data is that of all."""
+    def download(self, request: Values, metadata: Metadata, upto: int | None = None) -> Values:
+        """The chunks of a download as one dictionary, with all of the data or its first `upto` bytes."""
         call = self.channel.unary_stream(COMPUTE + "Download", plain, plain)
         whole: Values = {}
         try:
-            for data in call(self.schema.encode("DownloadRequest", request),
-                             metadata=(*self.bearer, *metadata), timeout=self.patience):
+            stream = call(self.schema.encode("DownloadRequest", request),
+                          metadata=(*self.bearer, *metadata), timeout=self.patience)
+            for data in stream:
                 chunk = self.schema.decode("DownloadChunk", data)
                 parts = whole.get("data", b"") + chunk.get("data", b"")
                 whole = {**chunk, **whole, "data": parts}
+                if upto is not None and len(parts) >= upto:
+                    whole["data"] = parts[:upto]
+                    stream.cancel()
+                    break
         except grpc.RpcError as error:
             raise Refusal(error) from None
         return whole

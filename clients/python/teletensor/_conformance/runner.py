@@ -210,6 +210,15 @@ class Player:
         request = filled(parser.message())
         self.attempt(lambda: self.caller.download(request, self.session.metadata))
 
+    def do_cut_download(self, parser: Parser) -> None:
+        """A download whose stream is cancelled when this number of bytes has come."""
+        count, request = parser.value(), filled(parser.message())
+        self.attempt(lambda: self.caller.download(request, self.session.metadata, count))
+
+    def do_limits(self, parser: Parser) -> None:
+        """The limits that the fake daemon has in this transcript."""
+        parser.message()
+
     # ---- the stream
 
     def do_run(self, parser: Parser) -> None:

@@ -46,9 +46,13 @@ class Message:
 
 
 class Schema:
-    """All messages and enums, by their full name behind the package: "HelloReply", "Inventory.Tensor"."""
+    """All messages and enums, by their full name behind the package: "HelloReply", "Inventory.Tensor".
 
-    def __init__(self, folder: Path = PROTO) -> None:
+    `strict`: a field that no message has is an error.
+    """
+
+    def __init__(self, folder: Path = PROTO, strict: bool = False) -> None:
+        self.strict = strict
         self.messages: dict[str, Message] = {}
         self.enums: dict[str, dict[str, int]] = {}
         for path in sorted(folder.glob("*.proto")):
@@ -195,6 +199,8 @@ class Schema:
             wire, entry = tag & 7, message.numbers.get(tag >> 3)
             raw, at = read_raw(data, at, wire)
             if entry is None:
+                if self.strict:
+                    raise ValueError(f"{name} has no field {tag >> 3}")
                 continue
             if entry.repeated:
                 values.setdefault(entry.name, []).extend(self.several(entry, name, wire, raw))

@@ -23,6 +23,8 @@ A file of transcripts/ has one step a line, or several lines between braces; `#`
     cut_upload KEY [{FIELDS} ...] the same, which is cancelled behind these chunks
     rest KEY {FIELDS}             Staged, and an upload of what is missing of this data
     download {FIELDS}             Download; the answer is one chunk with the whole data
+    cut_download COUNT {FIELDS}   the same, which is cancelled when this number of bytes has come
+    limits {FIELDS}               limits of the fake daemon that are not its usual ones; for `--serve` alone
 
 Values are numbers, true, false, "texts", ~"parts of texts", lists, messages, and data: f32[1, 2],
 f64[...], i64[...], bool[...]. A field that an answer leaves out counts as zero.
