@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -74,11 +75,11 @@ def test_the_command():
 def test_the_command_reports_a_wrong_client(tmp_path):
     serving = Serving(f"unix:{tmp_path}/fake.sock", "client_ops", "--json")
     played = dict(play_all(serving.address, ["client_gradients"]))
-    assert "client_gradients.txt:17: told" in played["client_gradients"]
+    assert re.search(r"client_gradients.txt:\d+: told", played["client_gradients"])
     status, out = serving.end()
     [row] = json.loads(out)
     assert status == 1 and not row["passed"] and row["transcript"] == "client_ops"
-    assert "client_ops.txt:6: frame" in row["difference"]
+    assert re.search(r"client_ops.txt:\d+: frame", row["difference"])
     assert "command 1 of the client: constant.shape: [2, 2] expected, [2] found" in row["difference"]
 
 
@@ -96,6 +97,8 @@ def test_a_client_that_goes_away_fails(tmp_path):
 
 class Wrong(Player):
     """A player that alters messages on the way to the fake daemon."""
+
+    golden = False
 
     def __init__(self, address, change):
         self.change = change
@@ -182,7 +185,7 @@ def test_a_fault_of_a_client_is_found(fake, fault):
 
 def test_unknown_fields_are_found(fake):
     script = fake.begin(FOLDER / "client_ops.txt")
-    player = Player(fake.address, patience=20)
+    player = Wrong(fake.address, lambda *_: None)
     encode = player.caller.schema.encode
     player.caller.schema.encode = lambda name, values: encode(name, values) + (b"\x78\x01" if name == "Frame" else b"")
     with pytest.raises(Exception, match="Frame has no field 15"):

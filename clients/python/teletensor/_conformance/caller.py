@@ -54,13 +54,13 @@ class Caller:
               service: str = COMPUTE) -> Values:
         """The reply of a unary call, a dictionary as the request."""
         call = self.channel.unary_unary(service + name, plain, plain)
-        data = self.schema.encode(f"{name}Request" if f"{name}Request" in self.schema.messages else name,
-                                  request or {})
+        message, answer = self.schema.calls[service + name]
+        data = self.schema.encode(message, request or {})
         try:
             reply = call(data, metadata=(*self.bearer, *metadata), timeout=self.patience)
         except grpc.RpcError as error:
             raise Refusal(error) from None
-        return self.schema.decode(f"{name}Reply", reply)
+        return self.schema.decode(answer, reply)
 
     def upload(self, chunks: Iterable[Values], metadata: Metadata) -> Values:
         """Sends chunks, dictionaries; the reply's number of the upload."""

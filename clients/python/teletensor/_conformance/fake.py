@@ -20,7 +20,7 @@ import grpc
 from .caller import ADMIN, COMPUTE, plain
 from .runner import ids_of
 from .schema import Schema
-from .script import EPOCH, UNREADABLE, Difference, Script, Step, Track, exact, several, spoken
+from .script import EPOCH, UNREADABLE, Difference, Placed, Script, Track, exact, several, spoken
 from .transcript import filled
 
 __all__ = ["FakeDaemon", "serve"]
@@ -29,6 +29,7 @@ Ending = tuple[str, str, str]  # code, word and text
 STREAMS = {"Run": "stream_stream", "Upload": "stream_unary", "Download": "unary_stream"}
 DONE = ("OK", "", "")
 BROKEN = ("INVALID_ARGUMENT", "protocol")  # how a daemon ends the session of a client that is wrong
+CUT = ("UNAVAILABLE", "", "the transcript cuts the transfer here")
 DEVICES = [{"name": "cpu", "memory": 1 << 30}]
 LINGER = 5  # seconds that a client has for closing its sessions
 Values = dict[str, Any]
@@ -119,10 +120,10 @@ class FakeDaemon(grpc.GenericRpcHandler):  # type: ignore[misc]
         kind = STREAMS.get(name, "unary_unary")
         streams: dict[str, Callable[..., Any]] = {
             "Run": self.run, "Upload": self.upload, "Download": self.download}
-        answer = streams.get(name, lambda data, context: self.unary(name, data, context))
+        answer = streams.get(name, lambda data, context: self.unary(details.method, data, context))
         return getattr(grpc, f"{kind}_rpc_method_handler")(answer, plain, plain)
 
-    def refuse(self, context: Any, ending: Ending) -> None:
+    def refuse(self, context: Any, ending: Ending) -> Any:
         """Ends a call with a status."""
         code, word, text = ending
         if word:
@@ -153,17 +154,16 @@ class FakeDaemon(grpc.GenericRpcHandler):  # type: ignore[misc]
         found: dict[str, str] = dict(context.invocation_metadata())
         return found.get(key, "")
 
-    def unary(self, name: str, data: bytes, context: Any) -> bytes:
+    def unary(self, method: str, data: bytes, context: Any) -> bytes:
         """A call with one message."""
         def call() -> Any:
-            reply = self.reply(name, data, context)
-            return reply if isinstance(reply, tuple) else self.schema.encode(f"{name}Reply", reply)
+            message, answer = self.schema.calls[method]
+            reply = self.reply(method.rpartition("/")[2], self.schema.decode(message, data), context)
+            return reply if isinstance(reply, tuple) else self.playing().encoded(answer, reply)
         return bytes(self.guarded(context, call))
 
-    def reply(self, name: str, data: bytes, context: Any) -> Values | Ending:
-        message = f"{name}Request" if f"{name}Request" in self.schema.messages else name
-        request, session = self.schema.decode(message, data), self.session_of(context)
-        script = self.playing()
+    def reply(self, name: str, request: Values, context: Any) -> Values | Ending:
+        script, session = self.playing(), self.session_of(context)
         step = script.current()
         if name == "Describe" and not (step and step.text.startswith("call Describe")):
             return self.description(request)
@@ -316,7 +316,7 @@ class FakeDaemon(grpc.GenericRpcHandler):  # type: ignore[misc]
             if script.is_extra(session.name, command):
                 track.received += 1
                 if place == len(commands) - 1:
-                    self.progress(session, {})
+                    self.progress(session)
                 continue
             step = script.wait_for("frame", session=session.name, patience=self.patience)
             if place == 0:
@@ -324,27 +324,29 @@ class FakeDaemon(grpc.GenericRpcHandler):  # type: ignore[misc]
             answer = script.take_command(track, command, step)
             track.received += 1
             track.next_id += ids_of(command)
-            told = script.entries(session.name, track) if answer is None else {}
-            if answer:
-                told = {"fetched": [{**answer, "seq": track.received}]}
+            if answer is None:
+                told = script.entries(session.name, track)
+            else:
+                told = self.schema.encode("Progress", {"fetched": [{**answer, "seq": track.received}]})
             if told or place == len(commands) - 1:
                 self.progress(session, told)
             if answer is None and script.inside == len(script.commands(step)):
                 script.advance()
         return None
 
-    def compare_numbers(self, session: Session, frame: Values, step: Step) -> None:
+    def compare_numbers(self, session: Session, frame: Values, step: Placed) -> None:
         """The frame's own numbers are the next ones, or those that the transcript gives."""
         script, track = self.playing(), session.track
         written = script.parser(step.rest).message()
         for key, wanted in (("first_seq", track.received + 1), ("first_id", track.next_id)):
             if frame.get(key, 0) != (wanted := written.get(key, wanted)):
                 raise script.fail(f"{key}: {wanted} expected, {frame.get(key, 0)} found")
-        counter = frame.get("attach_counter", 0)
-        if counter > session.attach:  # it is lower in a frame that was made before the last Attach
-            raise script.fail(f"attach_counter: at most {session.attach} expected, {counter} found")
+        # It is lower in a frame that was made before the last Attach.
+        counter, upto = frame.get("attach_counter", 0), max(session.attach, written.get("attach_counter", 0))
+        if counter > upto:
+            raise script.fail(f"attach_counter: at most {upto} expected, {counter} found")
 
-    def raw(self, session: Session, data: bytes, step: Step) -> None:
+    def raw(self, session: Session, data: bytes, step: Placed) -> None:
         """A frame that the transcript has as bytes."""
         script, track = self.playing(), session.track
         wanted = bytes.fromhex(step.rest)
@@ -361,14 +363,14 @@ class FakeDaemon(grpc.GenericRpcHandler):  # type: ignore[misc]
             self.progress(session, script.entries(session.name, track))
         script.advance()
 
-    def progress(self, session: Session, told: dict[str, list[Values]]) -> None:
+    def progress(self, session: Session, told: bytes = b"") -> None:
         """Sends a Progress with these entries; all commands that have come have run."""
         script, track = self.playing(), session.track
         session.number += 1
-        data = self.schema.encode("Progress", {
+        data = told + self.schema.encode("Progress", {
             "completed_upto": track.received, "received_upto": track.received,
             "credit_upto": script.limits["credit_upto"] + track.received,
-            "credit_bytes": script.limits["credit_bytes"] + track.bytes, "number": session.number, **told})
+            "credit_bytes": script.limits["credit_bytes"] + track.bytes, "number": session.number})
         if told:
             session.kept.append((session.number, data))
         if session.stream is not None:
@@ -380,7 +382,7 @@ class FakeDaemon(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Upload, perhaps with the bytes that an upload before it has left over."""
         script, session = self.playing(), self.session_of(context)
         key = int(self.metadata(context, "teletensor-upload") or 0)
-        step: Step = self.guarded(context, lambda: script.wait_for(
+        step: Placed = self.guarded(context, lambda: script.wait_for(
             "upload", "cut_upload", "rest", session=session.name if session else None,
             patience=self.patience))
         parser = script.parser(step.rest)
@@ -400,18 +402,18 @@ class FakeDaemon(grpc.GenericRpcHandler):  # type: ignore[misc]
                     break
         except grpc.RpcError:
             pass
-        if not context.is_active():  # the client has cut it
-            with script.moved:
+        if not context.is_active() or (step.word == "cut_upload" and len(data) < len(wanted)):
+            with script.moved:  # the client has cut it itself
                 if script.current() is step:
                     self.uploads[key] = data
-            return b""
+            return bytes(self.refuse(context, CUT))
         return bytes(self.guarded(context, lambda: self.uploaded(
             step, key, wanted, data, first or {}, written)))
 
     def differs(self, text: str) -> None:
         raise self.playing().fail(text)
 
-    def uploaded(self, step: Step, key: int, wanted: bytes, data: bytes, first: Values,
+    def uploaded(self, step: Placed, key: int, wanted: bytes, data: bytes, first: Values,
                  written: list[Values]) -> Any:
         """The answer to an upload whose chunks have come."""
         script = self.playing()
@@ -424,13 +426,13 @@ class FakeDaemon(grpc.GenericRpcHandler):  # type: ignore[misc]
                               f"{first.get('bytes', 0)} with {data.hex()} found")
         self.uploads[key] = wanted
         if cut:
-            ending = ("UNAVAILABLE", "", "the transcript cuts the upload here")
+            ending = CUT
         else:
             done = script.steps[:script.at + 1]
             answer = {"upload": sum(each.word in ("upload", "rest") for each in done), **answer}
             script.answered = answer
         script.advance()
-        return ending or self.schema.encode("UploadReply", answer)
+        return ending or script.encoded("UploadReply", answer)
 
     def staged(self, request: Values) -> Values:
         """How much of an upload has come. The client may have cut it before its first byte."""
@@ -455,7 +457,7 @@ class FakeDaemon(grpc.GenericRpcHandler):  # type: ignore[misc]
             answer, refused = script.answer()
             script.advance()
             if step.word == "cut_download":
-                ending.append(("UNAVAILABLE", "", "the transcript cuts the download here"))
+                ending.append(CUT)
             return refused or self.chunks(answer, wanted.get("offset", 0), script.limits["max_chunk_bytes"])
         yield from self.guarded(context, call)
         if ending:

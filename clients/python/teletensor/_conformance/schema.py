@@ -55,8 +55,13 @@ class Schema:
         self.strict = strict
         self.messages: dict[str, Message] = {}
         self.enums: dict[str, dict[str, int]] = {}
+        self.calls: dict[str, tuple[str, str]] = {}  # request and reply of "/teletensor.v1.Compute/Hello"
         for path in sorted(folder.glob("*.proto")):
             text = re.sub(r"//[^\n]*", "", path.read_text(encoding="utf-8"))
+            for service, body in re.findall(r"service (\w+) {(.*?)^}", text, re.S | re.M):
+                for name, *messages in re.findall(r"rpc (\w+)\(([^)]*)\)\s*returns \(([^)]*)\)", body):
+                    request, reply = (each.split()[-1] for each in messages)
+                    self.calls[f"/teletensor.v1.{service}/{name}"] = (request, reply)
             self.tokens: list[str] = re.findall(r"[\w.]+|\"[^\"]*\"|[^\s\w]", text)
             self.at = 0
             while self.at < len(self.tokens):

@@ -12,9 +12,9 @@ from typing import Any
 
 from .runner import fnv1a, ids_of
 from .schema import Schema
-from .transcript import Data, Parser, Part, difference, filled, steps
+from .transcript import Parser, Part, Step, complete, difference, filled, steps
 
-__all__ = ["EPOCH", "LIMITS", "UNREADABLE", "Script", "Step", "Track", "declarations"]
+__all__ = ["EPOCH", "LIMITS", "UNREADABLE", "Placed", "Script", "Track", "declarations"]
 
 _HERE = Path(__file__).resolve()
 # In the package, or in the checkout whose sources are imported.
@@ -29,7 +29,6 @@ LIMITS = {"credit_upto": 4096, "credit_bytes": 1 << 26, "max_frame_bytes": 1 << 
 # Steps that wait for the client; all others are done as soon as they are reached.
 CLIENT = ("hello", "call", "until", "run", "frame", "bytes", "upload", "cut_upload", "rest", "download",
           "cut_download")
-DTYPES = {"f32": 9, "f64": 10, "i64": 6, "bool": 1}
 # The fields that name commands by their numbers, and how Progress names the command of an entry.
 NUMBERS = {"taken": "fetch", "saved": "node", "forget": "node", "raise": "root"}
 KEYS = {"fetched": "seq", "errors": "root", "raised": "seq"}
@@ -47,22 +46,10 @@ class Difference(Exception):
 
 
 @dataclass
-class Step:
-    """One step; `session` is the name of the session that it belongs to."""
+class Placed(Step):
+    """A step and the name of the session that it belongs to."""
 
-    line: int
-    text: str
     session: str
-
-    @property
-    def word(self) -> str:
-        """The first word of the step."""
-        return self.text.partition(" ")[0]
-
-    @property
-    def rest(self) -> str:
-        """What follows the first word."""
-        return self.text.partition(" ")[2]
 
 
 class Track:
@@ -84,17 +71,18 @@ class Script:
     def __init__(self, path: Path, schema: Schema) -> None:
         self.path, self.schema = path, schema
         self.declared = {op["name"]: op for op in declarations()}
-        self.steps: list[Step] = []
+        self.steps: list[Placed] = []
         session = ""
-        for line, text in steps(path):
-            if text.startswith("session "):
-                session = text.split()[1]
-            self.steps.append(Step(line, text, session))
+        for step in steps(path):
+            if step.word == "session":
+                session = step.rest
+            self.steps.append(Placed(step.line, step.text, step.golden, session))
         self.at = self.inside = 0  # the next step, and the next command in it
         self.names: dict[str, Any] = {}
         self.table: list[str] = []
         self.limits = dict(LIMITS)
         self.answered: dict[str, Any] = {}  # the last reply
+        self.said: tuple[dict[str, Any], bytes] = {}, b""  # the transcript's part of it, and that as bytes
         self.tracks: dict[str, Track] = {}  # by the name of the session
         self.moved = threading.Condition()
         self.failure = ""
@@ -119,11 +107,11 @@ class Script:
     def parser(self, text: str) -> Parser:
         return Parser(text, self.names)
 
-    def current(self) -> Step | None:
+    def current(self) -> Placed | None:
         """The step that waits for the client."""
         return self.steps[self.at] if self.at < len(self.steps) else None
 
-    def wait_for(self, *words: str, session: str | None, patience: float) -> Step:
+    def wait_for(self, *words: str, session: str | None, patience: float) -> Placed:
         """Returns the present step when it is one of these."""
         def ready() -> bool:
             step = self.current()
@@ -150,13 +138,13 @@ class Script:
             self.at += 1
         self.moved.notify_all()
 
-    def has_come(self, step: Step) -> bool:
+    def has_come(self, step: Placed) -> bool:
         """Whether a frame is one that is sent again, and had arrived before."""
         frame, track = self.parser(step.rest).message(), self.tracks.get(step.session)
         last = frame.get("first_seq", 0) + len(self.commands(step)) - 1
         return "first_seq" in frame and track is not None and last <= track.expected
 
-    def perform(self, step: Step) -> None:
+    def perform(self, step: Placed) -> None:
         parser = self.parser(step.rest)
         if step.word == "ops":
             self.table = step.rest.split()
@@ -182,19 +170,31 @@ class Script:
 
     def answer(self) -> tuple[dict[str, Any], tuple[str, str, str] | None]:
         """The reply to the present step, as far as the transcript has it; or code, word and text."""
+        self.said = {}, b""
         for step in self.steps[self.at + 1:]:
             if step.word in CLIENT:
                 break
             parser = self.parser(step.rest)
             if step.word == "reply":
-                return spoken(parser.message()), None
+                fields = spoken(parser.message())
+                self.said = fields, step.golden[0][1] if step.golden else b""
+                return dict(fields), None
             if step.word == "refused":
                 return {}, status(parser)
         return {}, None
 
+    def encoded(self, message: str, values: dict[str, Any]) -> bytes:
+        """A reply in bytes: those that the transcript has, and the fields that it lacks."""
+        (fields, golden), self.said = self.said, ({}, b"")
+        rest = {key: value for key, value in values.items() if key not in fields}
+        same = all(values.get(key) == value for key, value in fields.items())
+        if golden and same:
+            return golden + self.schema.encode(message, rest)
+        return self.schema.encode(message, values)
+
     # ---- commands
 
-    def commands(self, step: Step) -> list[dict[str, Any]]:
+    def commands(self, step: Placed) -> list[dict[str, Any]]:
         """The commands of a frame."""
         found = filled(self.parser(step.rest).message()).get("commands", [])
         return found if isinstance(found, list) else [found]
@@ -207,7 +207,7 @@ class Script:
         expected = step is not None and step.word == "frame" and step.session == session
         return not (step is not None and expected and set(self.commands(step)[self.inside]) == set(command))
 
-    def take_command(self, track: Track, command: dict[str, Any], step: Step) -> dict[str, Any] | None:
+    def take_command(self, track: Track, command: dict[str, Any], step: Placed) -> dict[str, Any] | None:
         """Compares the client's next command. Raises Difference.
 
         Returns None if it is the transcript's next command, and an answer if it is a Fetch with `describe`
@@ -218,7 +218,10 @@ class Script:
         if (asked.get("describe") and fetch and not fetch.get("describe")
                 and asked.get("handle") == fetch["handle"]):
             seq = track.expected + 1
-            answer = self.downloaded(seq) if fetch.get("bulk") else self.told(step.session, "fetched", seq)
+            if fetch.get("bulk"):
+                answer = self.downloaded(seq)
+            else:
+                answer, _ = self.told(step.session, "fetched", seq)
             if not answer.get("code"):
                 shape = several(answer.get("shape"))
                 return {"dtype": answer.get("dtype", 0), "shape": shape,
@@ -242,8 +245,8 @@ class Script:
                     return answer
         return {}
 
-    def told(self, session: str, key: str, number: int) -> dict[str, Any]:
-        """What Progress says of a command of the transcript; {} if it says nothing."""
+    def told(self, session: str, key: str, number: int) -> tuple[dict[str, Any], bytes]:
+        """What Progress says of a command of the transcript, also as bytes of a Progress; or nothing."""
         for step in self.steps:
             if step.session == session and step.word == "told" and step.rest.startswith(f"{key} {{"):
                 try:
@@ -251,27 +254,27 @@ class Script:
                 except KeyError:  # of a variable that a later step saves
                     continue
                 if entry.get(KEYS[key], 0) == number:
-                    answer: dict[str, Any] = spoken(entry)
-                    return answer
-        return {}
+                    return spoken(complete(entry)), step.golden[0][1] if step.golden else b""
+        return {}, b""
 
     def number(self, track: Track, number: int) -> int:
         """The client's number of a command of the transcript."""
         return track.numbers.get(number, number)
 
-    def entries(self, session: str, track: Track) -> dict[str, list[dict[str, Any]]]:
-        """What Progress says of the transcript's last command that has come, in the client's numbers."""
-        found: dict[str, list[dict[str, Any]]] = {}
+    def entries(self, session: str, track: Track) -> bytes:
+        """A Progress with what is said of the last command that has come, in the client's numbers."""
+        found = b""
         for key in KEYS:
-            entry = self.told(session, key, track.expected)
-            if entry:
-                for field in ("seq", "root"):
-                    if field in entry:
-                        entry[field] = self.number(track, entry[field])
-                if "rebinds" in entry:
-                    rebinds = entry["rebinds"] if isinstance(entry["rebinds"], list) else [entry["rebinds"]]
-                    entry["rebinds"] = [self.number(track, each) for each in rebinds]
-                found[key] = [entry]
+            entry, golden = self.told(session, key, track.expected)
+            renumbered = dict(entry)
+            for field in ("seq", "root", "rebinds"):
+                if field in entry:
+                    numbers = [self.number(track, each) for each in several(entry[field])]
+                    renumbered[field] = numbers if isinstance(entry[field], list) else numbers[0]
+            if golden and renumbered == entry:
+                found += golden
+            elif entry:
+                found += self.schema.encode("Progress", {key: [renumbered]})
         return found
 
     def plain(self, command: dict[str, Any], table: list[str],
@@ -367,16 +370,12 @@ def strides(shape: list[int]) -> list[int]:
 
 
 def spoken(value: Any) -> Any:
-    """An answer of the transcript as values: Data as bytes with dtype and shape, texts for their parts."""
+    """An answer of the transcript as values: Data as bytes, texts for their parts."""
     if isinstance(value, dict):
-        data = value.get("data")
-        if isinstance(data, Data):
-            value = {"dtype": DTYPES[data.kind], "shape": [len(data.elements)], **value,
-                     "data": data.packed()}
         return {name: spoken(each) for name, each in value.items()}
     if isinstance(value, list):
         return [spoken(each) for each in value]
-    return str(value) if isinstance(value, Part) else value
+    return str(value) if isinstance(value, Part) else filled(value)
 
 
 def different(expected: dict[str, Any], found: dict[str, Any]) -> str:
@@ -394,6 +393,7 @@ def exact(expected: Any, found: Any, place: str = "") -> str:
         here = f"{place}.{name}" if place else name
         if name not in expected and value and name != "record":
             return f"{here}: nothing expected, {value!r} found"
-        if isinstance(expected.get(name), dict) and (told := exact(expected[name], value, here)):
+        each = value[0] if isinstance(value, list) and value else value  # one may be a list of one
+        if isinstance(expected.get(name), dict) and (told := exact(expected[name], each, here)):
             return told
     return ""
