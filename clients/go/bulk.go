@@ -57,7 +57,7 @@ func (c *Client) uploadRest(key uint64, data []byte, staged *wire.StagedReply) e
 // download reads the elements of a tensor of any size. A cut download is continued.
 func (c *Client) download(t Tensor) (data []byte, err error) {
 	seq, _ := c.add(&wire.Command{Other: &wire.Command_Fetch{Fetch: &wire.Fetch{
-		Handle: c.distance(t), Bulk: true}}}, 0)
+		Handle: t.distance(c.nextID), Bulk: true}}}, 0)
 	if err := c.wait(seq); err != nil { // a download names a command that has arrived
 		return nil, err
 	}

@@ -59,42 +59,38 @@ type Client struct {
 	told                    map[uint64]bool          // roots of failures so far
 	uploads                 uint64
 	noGrad                  bool
-	made                    map[uint64]bool // the tensors of the innermost Scope
+	live                    map[uint64]bool // the ids of tensors that are not released
 	fatal                   error
 }
 
 // Open connects to "host:port" or "unix:/path" and opens a session.
 func Open(address string, options Options) (*Client, error) {
 	c := &Client{instance: make([]byte, 16), attach: 1, seq: 1, nextID: 1, firstID: 1,
-		fetched: map[uint64]*wire.Fetched{}, told: map[uint64]bool{}}
+		fetched: map[uint64]*wire.Fetched{}, told: map[uint64]bool{}, live: map[uint64]bool{}}
 	if _, err := rand.Read(c.instance); err != nil {
 		return nil, err
 	}
 	if err := c.link.dial(address, options); err != nil {
 		return nil, err
 	}
-	if err := c.hello(options); err != nil {
-		_ = c.Close()
-		return nil, err
-	}
-	return c, nil
-}
-
-func (c *Client) hello(options Options) error {
 	request, reply := &wire.HelloRequest{ProtocolMin: protocol, ProtocolMax: protocol, ClientVersion: "go",
 		InstanceId: c.instance, AttachCounter: c.attach, SessionName: options.Name, Thin: true, Ops: catalog,
 		LeaseSeconds: uint32(options.Lease / time.Second)}, &wire.HelloReply{}
 	err := c.link.unary("Hello", request, reply, patience)
-	c.link.session = reply.Token
 	if err == nil && !reply.Thin {
 		err = errors.New("teletensor: the daemon is too old for this client")
 	}
-	if err != nil {
-		return err
-	}
 	c.epoch, c.limits, c.lease = reply.ServerEpoch, reply.Limits, time.Duration(reply.LeaseSeconds)*time.Second
-	c.creditUpto, c.creditBytes = c.limits.CreditUpto, c.limits.CreditBytes
-	return c.link.run(c.attach)
+	c.creditUpto, c.creditBytes = c.limits.GetCreditUpto(), c.limits.GetCreditBytes()
+	c.link.session = reply.Token
+	if err == nil {
+		err = c.link.run(c.attach)
+	}
+	if err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return c, nil
 }
 
 // Close ends the session. Its tensors are gone.
@@ -110,25 +106,18 @@ func (c *Client) Close() (err error) {
 
 // add gathers a command that makes handles, and returns its number and the handles.
 func (c *Client) add(command *wire.Command, made int) (seq uint64, handles []Tensor) {
-	weight := proto.Size(command) + 8 + made
-	most := c.limits.MaxFrameItems // each item is a byte or more
-	if most > c.limits.MaxFrameBytes/2 {
-		most = c.limits.MaxFrameBytes / 2
-	}
-	if len(c.pending) >= gather || c.weight+weight > int(most) {
-		c.flush()
-	}
 	if c.fatal == nil { // else Read and Finish return it
-		c.pending, c.weight = append(c.pending, command), c.weight+weight
+		c.pending, c.weight = append(c.pending, command), c.weight+proto.Size(command)+8+made
 	}
 	for ; made > 0; made-- {
 		handles = append(handles, Tensor{c.nextID})
-		if c.made != nil {
-			c.made[c.nextID] = true
-		}
+		c.live[c.nextID] = true
 		c.nextID++
 	}
 	c.seq++
+	if len(c.pending) >= gather || c.weight > int(c.limits.MaxFrameItems/2) || c.weight > int(c.limits.MaxFrameBytes/2) {
+		c.flush()
+	}
 	return c.seq - 1, handles
 }
 
@@ -150,16 +139,10 @@ func (c *Client) call(op, made int, inplace bool, attributes []Attribute, operan
 
 func (c *Client) distances(tensors []Tensor) (found []uint64) {
 	for _, each := range tensors {
-		if each.id == 0 {
-			found = append(found, 0)
-		} else {
-			found = append(found, c.nextID-each.id)
-		}
+		found = append(found, each.distance(c.nextID))
 	}
 	return found
 }
-
-func (c *Client) distance(t Tensor) uint64 { return c.distances([]Tensor{t})[0] }
 
 // New makes a tensor of these elements on the daemon's host. Without a shape it has one dimension.
 func New[T Element](c *Client, elements []T, shape ...int64) (Tensor, error) {
@@ -185,14 +168,14 @@ func New[T Element](c *Client, elements []T, shape ...int64) (Tensor, error) {
 
 // RequireGrad says that gradients with respect to the tensor are wanted.
 func (c *Client) RequireGrad(t Tensor) {
-	c.add(&wire.Command{Other: &wire.Command_SetFlag{SetFlag: &wire.SetFlag{Handle: c.distance(t), On: true}}}, 0)
+	c.add(&wire.Command{Other: &wire.Command_SetFlag{SetFlag: &wire.SetFlag{Handle: t.distance(c.nextID), On: true}}}, 0)
 }
 
 // Gradients returns the gradients of `root`, one for each input. `seed` is the gradient of the root; the zero
 // Tensor means ones.
 func (c *Client) Gradients(root, seed Tensor, inputs ...Tensor) []Tensor {
 	_, made := c.add(&wire.Command{Other: &wire.Command_Backward{Backward: &wire.Backward{
-		Roots: []uint64{c.distance(root)}, Seeds: []uint64{c.distance(seed)}, Inputs: c.distances(inputs),
+		Roots: []uint64{root.distance(c.nextID)}, Seeds: []uint64{seed.distance(c.nextID)}, Inputs: c.distances(inputs),
 		HasInputs: true, Made: uint32(len(inputs))}}}, len(inputs))
 	return made
 }
@@ -206,38 +189,32 @@ func (c *Client) NoGrad(f func()) {
 
 // Scope runs f and then releases all tensors that f has made, except those that it returns.
 func (c *Client) Scope(f func() []Tensor) []Tensor {
-	outer := c.made
-	c.made = map[uint64]bool{}
-	kept := f()
-	for _, each := range kept {
-		if outer != nil && c.made[each.id] {
-			outer[each.id] = true
+	first, kept, gone := c.nextID, map[uint64]bool{}, []Tensor{}
+	returned := f()
+	for _, each := range returned {
+		kept[each.id] = true
+	}
+	for id := first; id < c.nextID; id++ {
+		if c.live[id] && !kept[id] {
+			gone = append(gone, Tensor{id})
 		}
-		delete(c.made, each.id)
 	}
-	gone := []Tensor{}
-	for id := range c.made {
-		gone = append(gone, Tensor{id})
-	}
-	c.made = outer
 	c.Release(gone...)
-	return kept
+	return returned
 }
 
 // Release frees the tensors. They must not be used afterwards.
 func (c *Client) Release(tensors ...Tensor) {
+	for ; len(tensors) > 1000; tensors = tensors[1000:] { // a frame has a maximum of items
+		c.Release(tensors[:1000]...)
+	}
+	if len(tensors) == 0 {
+		return
+	}
 	for _, each := range tensors {
-		delete(c.made, each.id)
+		delete(c.live, each.id)
 	}
-	for len(tensors) > 0 {
-		count := 1000
-		if count > len(tensors) {
-			count = len(tensors)
-		}
-		c.add(&wire.Command{Other: &wire.Command_Release{Release: &wire.Release{
-			Handles: c.distances(tensors[:count])}}}, 0)
-		tensors = tensors[count:]
-	}
+	c.add(&wire.Command{Other: &wire.Command_Release{Release: &wire.Release{Handles: c.distances(tensors)}}}, 0)
 }
 
 // Forgive acknowledges a failure: what the failed commands wrote in place has its last good values again.
@@ -263,7 +240,7 @@ func (c *Client) fetch(fetch *wire.Fetch) (*wire.Fetched, error) {
 
 // Describe returns the element type and the shape of a tensor, without its elements.
 func (c *Client) Describe(t Tensor) (DType, []int64, error) {
-	found, err := c.fetch(&wire.Fetch{Handle: c.distance(t), Describe: true})
+	found, err := c.fetch(&wire.Fetch{Handle: t.distance(c.nextID), Describe: true})
 	return found.GetDtype(), found.GetShape(), err
 }
 
@@ -285,7 +262,7 @@ func Read[T Element](c *Client, t Tensor) ([]T, error) {
 	if binary.Size(elements) > int(c.limits.InlineBytes) {
 		data, err = c.download(t)
 	} else {
-		found, failed := c.fetch(&wire.Fetch{Handle: c.distance(t)})
+		found, failed := c.fetch(&wire.Fetch{Handle: t.distance(c.nextID)})
 		data, err = found.GetData(), failed
 	}
 	if err == nil {

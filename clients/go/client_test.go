@@ -165,7 +165,7 @@ func TestWrongGoTypes(t *testing.T) {
 		t.Fatal("float32 was read as int64")
 	}
 	defer func() {
-		if told := recover(); told != "teletensor: float32 cannot be an operand" {
+		if told := recover(); told != "teletensor: float32 cannot be an operand or an attribute" {
 			t.Fatal(told)
 		}
 	}()

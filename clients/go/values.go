@@ -16,6 +16,14 @@ type Device uint32
 // Tensor is a handle of a tensor in the client's session. The zero value is no tensor.
 type Tensor struct{ id uint64 }
 
+// distance says which handle it is, counted back from the next one; 0 is no tensor.
+func (t Tensor) distance(next uint64) uint64 {
+	if t.id == 0 {
+		return 0
+	}
+	return next - t.id
+}
+
 // Operand is a Tensor, []Tensor, bool, int, float64, or nil for an absent operand.
 type Operand interface{}
 
@@ -42,49 +50,41 @@ type encoder struct {
 	next uint64
 }
 
-func bit(value bool) uint64 {
-	if value {
-		return 1
+// scalar gives the kind of an attribute, with x for a bool, and puts a number into its pool.
+func (e *encoder) scalar(value interface{}) (kind, x uint64) {
+	switch value := value.(type) {
+	case nil:
+		return 0, 0
+	case bool:
+		return 1, map[bool]uint64{true: 1}[value]
+	case int:
+		e.Integers = append(e.Integers, int64(value))
+		return 2, 0
+	case float64:
+		e.Reals = append(e.Reals, value)
+		return 3, 0
 	}
-	return 0
+	panic(fmt.Sprintf("teletensor: %T cannot be an operand or an attribute", value))
 }
 
 func (e *encoder) operand(value Operand) {
-	code := uint64(0)
 	switch value := value.(type) {
-	case nil:
 	case Tensor:
-		if value.id != 0 {
-			code = 2 * (e.next - value.id)
-		}
+		e.Arguments = append(e.Arguments, 2*value.distance(e.next))
 	case []Tensor:
 		e.Counts = append(e.Counts, uint32(len(value)))
 		for _, each := range value {
 			e.operand(each)
 		}
-		return
-	case bool:
-		code = 1 + 2*bit(value)
-	case int:
-		e.Integers, code = append(e.Integers, int64(value)), 5
-	case float64:
-		e.Reals, code = append(e.Reals, value), 7
 	default:
-		panic(fmt.Sprintf("teletensor: %T cannot be an operand", value))
+		kind, x := e.scalar(value)
+		e.Arguments = append(e.Arguments, []uint64{0, 1 + 2*x, 5, 7}[kind])
 	}
-	e.Arguments = append(e.Arguments, code)
 }
 
 func (e *encoder) attribute(value Attribute) {
 	code := uint64(0)
 	switch value := value.(type) {
-	case nil:
-	case bool:
-		code = 1 + 8*bit(value)
-	case int:
-		e.Integers, code = append(e.Integers, int64(value)), 2
-	case float64:
-		e.Reals, code = append(e.Reals, value), 3
 	case []int64:
 		e.Integers, code = append(e.Integers, value...), 4+8*uint64(len(value))
 	case string:
@@ -94,7 +94,8 @@ func (e *encoder) attribute(value Attribute) {
 	case Device:
 		code = 7 + 8*uint64(value)
 	default:
-		panic(fmt.Sprintf("teletensor: %T cannot be an attribute", value))
+		kind, x := e.scalar(value)
+		code = kind + 8*x
 	}
 	e.Attributes = append(e.Attributes, code)
 }

@@ -342,7 +342,8 @@ class FakeDaemon(grpc.GenericRpcHandler):  # type: ignore[misc]
             if frame.get(key, 0) != (wanted := written.get(key, wanted)):
                 raise script.fail(f"{key}: {wanted} expected, {frame.get(key, 0)} found")
         # It is lower in a frame that was made before the last Attach.
-        counter, upto = frame.get("attach_counter", 0), max(session.attach, written.get("attach_counter", 0))
+        upto = max(session.attach, written.get("attach_counter", 0))
+        counter = frame.get("attach_counter", 0)
         if counter > upto:
             raise script.fail(f"attach_counter: at most {upto} expected, {counter} found")
 
@@ -388,6 +389,8 @@ class FakeDaemon(grpc.GenericRpcHandler):  # type: ignore[misc]
         parser = script.parser(step.rest)
         parser.value()
         written = [parser.message()] if step.word == "rest" else parser.items()
+        if step.word == "upload" and script.answer()[1] is not None:
+            return bytes(self.guarded(context, lambda: self.refused_upload(list(chunks), written)))
         wanted = b"".join(spoken(each)["data"] for each in written)
         data, first = bytes(self.uploads.get(key, b"")), None
         try:
@@ -412,6 +415,16 @@ class FakeDaemon(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def differs(self, text: str) -> None:
         raise self.playing().fail(text)
+
+    def refused_upload(self, chunks: list[bytes], written: list[Values]) -> Ending:
+        """The answer to an upload that is wrong on purpose, whose chunks are exactly the transcript's."""
+        script = self.playing()
+        for data, wanted in zip(chunks, written, strict=True):
+            if told := exact(spoken(wanted), self.schema.decode("UploadChunk", data)):
+                raise script.fail(told)
+        _, ending = script.answer()
+        script.advance()
+        return ending or CUT
 
     def uploaded(self, step: Placed, key: int, wanted: bytes, data: bytes, first: Values,
                  written: list[Values]) -> Any:
