@@ -157,6 +157,9 @@ func TestAClosedSessionSaysSo(t *testing.T) {
 	if err := client.Finish(); err == nil {
 		t.Fatal("no error of a closed session")
 	}
+	if _, err := New(client, make([]float32, 1<<20)); err == nil {
+		t.Fatal("a closed session has taken an upload")
+	}
 }
 
 func TestWrongGoTypes(t *testing.T) {

@@ -50,6 +50,11 @@ def run_tests(built, address, *flags):
                           text=True, timeout=300, env={**os.environ, "TELETENSOR_ADDRESS": address})
 
 
+def test_the_sources_are_formatted(built):
+    told = subprocess.run(["gofmt", "-l", ROOT / "clients/go"], capture_output=True, text=True, check=True)
+    assert told.stdout == ""
+
+
 def test_the_tests_of_the_client(built, shared_daemon):
     done = run_tests(built, shared_daemon.unix)
     assert done.returncode == 0, done.stdout + done.stderr
