@@ -6,9 +6,11 @@ import pytest
 from conformance import golden
 from support.daemon import ROOT
 from support.raw import messages
+from teletensor._conformance.caller import Caller
 from teletensor._conformance.command import names
 from teletensor._conformance.fake import FakeDaemon
 from teletensor._conformance.schema import Schema
+from teletensor._conformance.script import LIMITS
 from teletensor._conformance.transcript import FOLDER, steps
 
 # Codes that no transcript has, and why.
@@ -132,3 +134,14 @@ def test_every_code_and_reason_is_in_a_transcript():
         assert len(written) > 10
         missing = set(written) - found
         assert missing == set(excused), "a transcript or a reason is missing, or a reason is out of date"
+
+
+def test_the_limits_are_those_of_the_page(start_daemon):
+    """Those that a daemon tells with its default settings, as does the fake daemon."""
+    text = (ROOT / "docs/wire.md").read_text(encoding="utf-8").partition("**Limits.**")[2]
+    rows = [row.split("|") for row in re.search(r"^\|---.*\n((?:\|.*\n)+)", text, re.M).group(1).splitlines()]
+    written = {name: int(value) for row in rows
+               for name, value in zip(re.findall(r"\w+", row[1]), row[2].split(","), strict=True)}
+    caller = Caller(start_daemon().unix)
+    assert written == caller.unary("Describe")["limits"] == LIMITS
+    caller.close()

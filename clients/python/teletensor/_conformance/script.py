@@ -22,10 +22,10 @@ _OPS = _HERE.parent / "ops.json"
 if not _OPS.is_file():
     _OPS = _HERE.parents[4] / "docs/ops.json"
 EPOCH = 1
-LIMITS = {"credit_upto": 4096, "credit_bytes": 1 << 26, "max_frame_bytes": 1 << 20,
-          "max_frame_commands": 1024, "max_frame_items": 65536, "inline_bytes": 65536,
-          "max_chunk_bytes": 1 << 20, "programs": 1024, "program_steps": 1 << 16, "program_bytes": 1 << 24,
-          "kept": 1024, "handles": 1 << 20}
+LIMITS = {"credit_upto": 1 << 14, "credit_bytes": 1 << 23, "max_frame_bytes": 1 << 20,
+          "max_frame_commands": 4096, "max_frame_items": 1 << 16, "inline_bytes": 1 << 16,
+          "max_chunk_bytes": 1 << 20, "programs": 1024, "program_steps": 1 << 17, "program_bytes": 1 << 26,
+          "kept": 10000}
 # Steps that wait for the client; all others are done as soon as they are reached.
 CLIENT = ("hello", "call", "until", "run", "frame", "bytes", "upload", "cut_upload", "rest", "download",
           "cut_download")
