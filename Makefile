@@ -22,7 +22,7 @@ REQUIREMENTS := deploy/requirements
 # Continuous integration sets CI; only then are compiler warnings errors.
 PRESET := $(if $(CI),ci,release)
 
-.PHONY: help build everything daemon packages demo test test-peers lint format fuzz sim model mutate chaos soak sanitize bench \
+.PHONY: help build everything daemon packages demo test test-peers lint format fuzz sim model mutate faults chaos soak sanitize bench \
   gpu-check gpu-folder cuda-all image-test sdist wheels nightly docs pictures site house clean
 .DELETE_ON_ERROR:
 
@@ -100,6 +100,9 @@ model: .venv/.tools ## the model of the protocol (docs/model) within large bound
 
 mutate: everything .venv/.client ## breaks the code at places drawn at random, one at a time: do the tests fail? SEED=1, MUTANTS=200
 	.venv/bin/python tests/mutation/run.py --seed $(SEED) --count $(MUTANTS) --jobs $(JOBS)
+
+faults: everything .venv/.client ## puts faults into the daemon's streams, one at a time: does the conformance kit find them?
+	.venv/bin/python tests/conformance/faults.py --jobs $(JOBS)
 
 chaos: everything ## kills connections, clients and the daemon in the middle of everything (tests/chaos)
 	.venv/bin/python -m pytest -q -p no:cacheprovider -rP -n $(JOBS) --dist worksteal tests/chaos

@@ -25,6 +25,8 @@ def assemble(stage: Path) -> None:
                         ignore=shutil.ignore_patterns("*_test.cc", "CMakeLists.txt"))
     (sources / "cmake").mkdir()
     shutil.copy(ROOT / "cmake/teletensor.cmake", sources / "cmake")
+    (sources / "docs").mkdir()
+    shutil.copy(ROOT / "docs/ops.json", sources / "docs")  # which the conformance kit reads
     for name in ("LICENSE", "NOTICE", "VERSION"):
         shutil.copy(ROOT / name, stage)
     # VERSION is two folders above the client in the checkout, and beside the client in the archive.

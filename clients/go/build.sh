@@ -1,6 +1,6 @@
 #!/bin/sh
 # build.sh FOLDER: makes FOLDER a GOPATH with the packages `teletensor` and `teletensor/wire` (the messages, made
-# by protoc), and builds FOLDER/bin/sin2. Needs the packages of deploy/packages-go.txt, and no network.
+# by protoc), and builds the examples into FOLDER/bin. Needs the packages of deploy/packages-go.txt, and no network.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -12,5 +12,5 @@ protoc -I "$root/proto" --go_out="$out/src" \
   teletensor/v1/program.proto teletensor/v1/session.proto
 export GO111MODULE=off GOFLAGS='' GOPATH="$out:/usr/share/gocode"
 go vet teletensor/...
-go build -o "$out/bin/sin2" teletensor/examples/sin2
+go build -o "$out/bin/" teletensor/examples/...
 go test -c -o "$out/bin/client_test" teletensor

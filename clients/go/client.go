@@ -1,7 +1,6 @@
-// Package teletensor is a client of teletensord. It knows no rules of the ops: it opens a thin session
-// (docs/wire.md, "Thin clients"), in which a wrong call fails late. Methods of Client issue commands without
-// waiting; Read and Finish wait and return the errors. A lost connection is attached again without notice.
-// A Client is for one goroutine at a time.
+// Package teletensor is a client of teletensord. It opens a thin session (docs/wire.md): a wrong call fails late.
+// Methods of Client issue commands without waiting; Read and Finish wait and return the errors. A lost connection is
+// attached again without notice. A Client is for one goroutine at a time.
 package teletensor
 
 import (
@@ -11,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -18,8 +18,9 @@ import (
 	"teletensor/wire"
 )
 
-// The version of the protocol, and the number of commands after which a frame is sent at the latest.
-const protocol, gather = 2, 64
+// The version of the protocol, the maximum number of commands in a frame, the maximum time of a call that needs no
+// computation, and the maximum size of a message of the daemon.
+const protocol, gather, patience, largest = 2, 64, 60 * time.Second, 64 << 20
 
 // Options of a session.
 type Options struct {
@@ -36,130 +37,179 @@ func (e *LateError) Error() string {
 	return fmt.Sprintf("command %d: %s (code %d)", e.Root, e.Text, e.Code)
 }
 
+// DType is an element type of the protocol, as an attribute of an op.
+type DType = wire.DType
+
+// Device is an attribute of an op: kind * 256 + index; 0 is the daemon's host.
+type Device uint32
+
+// Tensor is a handle of a tensor in the client's session. The zero value is no tensor.
+type Tensor struct{ id uint64 }
+
+// An Operand is a Tensor, []Tensor, bool, int, float64, or nil for an absent operand. An Attribute is a bool, int,
+// float64, []int64, string, DType, Device, or nil for none.
+type Operand = interface{}
+type Attribute = interface{}
+
+// Element is a Go type of elements.
+type Element interface {
+	bool | uint8 | int8 | int16 | int32 | int64 | float32 | float64 | uint16 | uint32 | uint64
+}
+
+var dtypes = map[reflect.Kind]DType{reflect.Bool: 1, reflect.Uint8: 2, reflect.Int8: 3, reflect.Int16: 4,
+	reflect.Int32: 5, reflect.Int64: 6, reflect.Float32: 9, reflect.Float64: 10, reflect.Uint16: 13,
+	reflect.Uint32: 14, reflect.Uint64: 15}
+
+func dtypeOf[T Element]() DType {
+	var element T
+	return dtypes[reflect.TypeOf(element).Kind()]
+}
+
 // Client is a session of a daemon.
 type Client struct {
-	link     link
-	limits   *wire.Limits
-	instance []byte
-	epoch    uint64 // of the daemon's run
-	attach   uint64
-	lease    time.Duration
-
-	seq, nextID uint64          // of the next command, of the next handle
-	pending     []*wire.Command // not sent yet
-	firstID     uint64          // of the frame that is gathered
-	weight      int             // bytes and ids of that frame
-	sent        []*wire.Frame   // not completed yet, for the case that the connection is lost
+	link        link
+	limits      *wire.Limits
+	lease       time.Duration
+	attach      *wire.AttachRequest // for the case that the connection is lost
+	seq, nextID uint64              // of the next command, of the next handle
+	pending     []*wire.Command     // not sent yet
+	firstID     uint64              // of the frame that is gathered
+	weight      int                 // bytes and ids of that frame
+	sent        []*wire.Frame       // not completed yet, for the case that the connection is lost
 	sentBytes   uint64
 
-	number, completed       uint64 // of the last Progress; of the last command that has run
-	creditUpto, creditBytes uint64
-	fetched                 map[uint64]*wire.Fetched // answers by command; nil while awaited
-	failures                []*LateError             // not returned yet
-	told                    map[uint64]bool          // roots of failures so far
-	uploads                 uint64
-	noGrad                  bool
-	made                    map[uint64]bool // the tensors of the innermost Scope
-	fatal                   error
+	progress *wire.Progress  // the last one
+	fetched  *wire.Fetched   // the last answer
+	failures []*LateError    // not returned yet
+	live     map[uint64]bool // the ids of tensors that are not released
+	noGrad   bool
+	fatal    error
 }
 
 // Open connects to "host:port" or "unix:/path" and opens a session.
 func Open(address string, options Options) (*Client, error) {
-	c := &Client{instance: make([]byte, 16), attach: 1, seq: 1, nextID: 1, firstID: 1,
-		fetched: map[uint64]*wire.Fetched{}, told: map[uint64]bool{}}
-	if _, err := rand.Read(c.instance); err != nil {
+	c := &Client{seq: 1, nextID: 1, firstID: 1, live: map[uint64]bool{}}
+	c.attach = &wire.AttachRequest{InstanceId: make([]byte, 16), AttachCounter: 1}
+	if _, err := rand.Read(c.attach.InstanceId); err != nil {
 		return nil, err
 	}
 	if err := c.link.dial(address, options); err != nil {
 		return nil, err
 	}
-	if err := c.hello(options); err != nil {
+	request, reply := &wire.HelloRequest{ProtocolMin: protocol, ProtocolMax: protocol, ClientVersion: "go",
+		InstanceId: c.attach.InstanceId, AttachCounter: 1, SessionName: options.Name, Thin: true, Ops: catalog,
+		LeaseSeconds: uint32(options.Lease / time.Second)}, &wire.HelloReply{}
+	err := c.link.unary("Hello", request, reply, patience)
+	if err == nil && !reply.Thin {
+		err = errors.New("teletensor: the daemon is too old for this client")
+	}
+	c.link.metadata = append(c.link.metadata, "teletensor-token", reply.Token)
+	c.attach.ServerEpoch, c.limits = reply.ServerEpoch, reply.Limits
+	c.lease = time.Duration(reply.LeaseSeconds) * time.Second
+	c.progress = &wire.Progress{CreditUpto: c.limits.GetCreditUpto(), CreditBytes: c.limits.GetCreditBytes()}
+	if err == nil {
+		err = c.link.run(1)
+	}
+	if err != nil {
 		_ = c.Close()
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *Client) hello(options Options) error {
-	request, reply := &wire.HelloRequest{ProtocolMin: protocol, ProtocolMax: protocol, ClientVersion: "go",
-		InstanceId: c.instance, AttachCounter: c.attach, SessionName: options.Name, Thin: true, Ops: catalog,
-		LeaseSeconds: uint32(options.Lease / time.Second)}, &wire.HelloReply{}
-	err := c.link.unary("Hello", request, reply, patience)
-	c.link.session = reply.Token
-	if err == nil && !reply.Thin {
-		err = errors.New("teletensor: the daemon is too old for this client")
-	}
-	if err != nil {
-		return err
-	}
-	c.epoch, c.limits, c.lease = reply.ServerEpoch, reply.Limits, time.Duration(reply.LeaseSeconds)*time.Second
-	c.creditUpto, c.creditBytes = c.limits.CreditUpto, c.limits.CreditBytes
-	return c.link.run(c.attach)
-}
-
 // Close ends the session. Its tensors are gone.
 func (c *Client) Close() (err error) {
 	c.fatal = errors.New("teletensor: the session is closed")
 	c.link.cut()
-	if c.link.session != "" {
+	if c.limits != nil { // else there is none
 		err = c.link.unary("Close", &wire.CloseRequest{}, &wire.CloseReply{}, patience)
 	}
 	c.link.conn.Close()
 	return err
 }
 
-// add gathers a command that makes handles, and returns its number and the handles.
-func (c *Client) add(command *wire.Command, made int) (seq uint64, handles []Tensor) {
-	weight := proto.Size(command) + 8 + made
-	most := c.limits.MaxFrameItems // each item is a byte or more
-	if most > c.limits.MaxFrameBytes/2 {
-		most = c.limits.MaxFrameBytes / 2
-	}
-	if len(c.pending) >= gather || c.weight+weight > int(most) {
-		c.flush()
-	}
+// add gathers a command that makes handles, and returns them.
+func (c *Client) add(command *wire.Command, made int) (handles []Tensor) {
 	if c.fatal == nil { // else Read and Finish return it
-		c.pending, c.weight = append(c.pending, command), c.weight+weight
+		c.pending, c.weight = append(c.pending, command), c.weight+proto.Size(command)+8+made
 	}
 	for ; made > 0; made-- {
 		handles = append(handles, Tensor{c.nextID})
-		if c.made != nil {
-			c.made[c.nextID] = true
-		}
+		c.live[c.nextID] = true
 		c.nextID++
 	}
 	c.seq++
-	return c.seq - 1, handles
+	if len(c.pending) >= gather || c.weight > int(c.limits.MaxFrameItems/2) || c.weight > int(c.limits.MaxFrameBytes/2) {
+		c.flush()
+	}
+	return handles
+}
+
+// codes puts a value into the command's pools, and returns its numbers as an operand and as an attribute.
+func (c *Client) codes(value interface{}, command *wire.Command) (operand, attribute uint64) {
+	const none = 1 << 62 // the value is no operand, or no attribute; the daemon refuses it
+	switch value := value.(type) {
+	case nil:
+		return 0, 0
+	case Tensor:
+		return 2 * c.distances(value)[0], none
+	case bool:
+		on := map[bool]uint64{true: 1}[value]
+		return 1 + 2*on, 1 + 8*on
+	case int:
+		command.Integers = append(command.Integers, int64(value))
+		return 5, 2
+	case float64:
+		command.Reals = append(command.Reals, value)
+		return 7, 3
+	case []int64:
+		command.Integers = append(command.Integers, value...)
+		return none, 4 + 8*uint64(len(value))
+	case string:
+		command.Texts = append(command.Texts, value)
+		return none, 5
+	case DType:
+		return none, 6 + 8*uint64(value)
+	case Device:
+		return none, 7 + 8*uint64(value)
+	}
+	panic(fmt.Sprintf("teletensor: %T cannot be an operand or an attribute", value))
 }
 
 // call issues an op; `made` is the number of its results. The methods of ops.go use it.
 func (c *Client) call(op, made int, inplace bool, attributes []Attribute, operands ...Operand) []Tensor {
-	e := encoder{&wire.Command{Op: uint32(op), Record: !c.noGrad, Inplace: inplace}, c.nextID}
+	command := &wire.Command{Op: uint32(op), Record: !c.noGrad, Inplace: inplace}
 	for _, each := range operands {
-		e.operand(each)
+		if list, isList := each.([]Tensor); isList {
+			command.Counts = append(command.Counts, uint32(len(list)))
+			for _, distance := range c.distances(list...) {
+				command.Arguments = append(command.Arguments, 2*distance)
+			}
+		} else {
+			code, _ := c.codes(each, command)
+			command.Arguments = append(command.Arguments, code)
+		}
 	}
 	for _, each := range attributes {
-		e.attribute(each)
+		_, code := c.codes(each, command)
+		command.Attributes = append(command.Attributes, code)
 	}
 	if made != 1 && !inplace {
-		e.Made = proto.Uint32(uint32(made))
+		command.Made = proto.Uint32(uint32(made))
 	}
-	_, handles := c.add(e.Command, made)
-	return handles
+	return c.add(command, made)
 }
 
-func (c *Client) distances(tensors []Tensor) (found []uint64) {
+// distances counts the handles back from the next one; 0 is no tensor.
+func (c *Client) distances(tensors ...Tensor) (found []uint64) {
 	for _, each := range tensors {
-		if each.id == 0 {
-			found = append(found, 0)
-		} else {
-			found = append(found, c.nextID-each.id)
+		if each.id != 0 {
+			each.id = c.nextID - each.id
 		}
+		found = append(found, each.id)
 	}
 	return found
 }
-
-func (c *Client) distance(t Tensor) uint64 { return c.distances([]Tensor{t})[0] }
 
 // New makes a tensor of these elements on the daemon's host. Without a shape it has one dimension.
 func New[T Element](c *Client, elements []T, shape ...int64) (Tensor, error) {
@@ -179,22 +229,19 @@ func New[T Element](c *Client, elements []T, shape ...int64) (Tensor, error) {
 	if err != nil {
 		return Tensor{}, err
 	}
-	_, made := c.add(command, 1)
-	return made[0], nil
+	return c.add(command, 1)[0], nil
 }
 
 // RequireGrad says that gradients with respect to the tensor are wanted.
 func (c *Client) RequireGrad(t Tensor) {
-	c.add(&wire.Command{Other: &wire.Command_SetFlag{SetFlag: &wire.SetFlag{Handle: c.distance(t), On: true}}}, 0)
+	c.add(&wire.Command{Other: &wire.Command_SetFlag{SetFlag: &wire.SetFlag{Handle: c.distances(t)[0], On: true}}}, 0)
 }
 
-// Gradients returns the gradients of `root`, one for each input. `seed` is the gradient of the root; the zero
-// Tensor means ones.
+// Gradients returns one for each input. `seed` is the gradient of the root; the zero Tensor means ones.
 func (c *Client) Gradients(root, seed Tensor, inputs ...Tensor) []Tensor {
-	_, made := c.add(&wire.Command{Other: &wire.Command_Backward{Backward: &wire.Backward{
-		Roots: []uint64{c.distance(root)}, Seeds: []uint64{c.distance(seed)}, Inputs: c.distances(inputs),
+	return c.add(&wire.Command{Other: &wire.Command_Backward{Backward: &wire.Backward{
+		Roots: c.distances(root), Seeds: c.distances(seed), Inputs: c.distances(inputs...),
 		HasInputs: true, Made: uint32(len(inputs))}}}, len(inputs))
-	return made
 }
 
 // NoGrad runs f, whose ops are not recorded for gradients.
@@ -206,38 +253,29 @@ func (c *Client) NoGrad(f func()) {
 
 // Scope runs f and then releases all tensors that f has made, except those that it returns.
 func (c *Client) Scope(f func() []Tensor) []Tensor {
-	outer := c.made
-	c.made = map[uint64]bool{}
-	kept := f()
-	for _, each := range kept {
-		if outer != nil && c.made[each.id] {
-			outer[each.id] = true
+	first, kept, gone := c.nextID, map[uint64]bool{}, []Tensor{}
+	returned := f()
+	for _, each := range returned {
+		kept[each.id] = true
+	}
+	for id := first; id < c.nextID; id++ {
+		if c.live[id] && !kept[id] {
+			gone = append(gone, Tensor{id})
 		}
-		delete(c.made, each.id)
 	}
-	gone := []Tensor{}
-	for id := range c.made {
-		gone = append(gone, Tensor{id})
-	}
-	c.made = outer
 	c.Release(gone...)
-	return kept
+	return returned
 }
 
 // Release frees the tensors. They must not be used afterwards.
 func (c *Client) Release(tensors ...Tensor) {
+	for ; len(tensors) > 1000; tensors = tensors[1000:] { // a frame has a maximum of items
+		c.Release(tensors[:1000]...)
+	}
 	for _, each := range tensors {
-		delete(c.made, each.id)
+		delete(c.live, each.id)
 	}
-	for len(tensors) > 0 {
-		count := 1000
-		if count > len(tensors) {
-			count = len(tensors)
-		}
-		c.add(&wire.Command{Other: &wire.Command_Release{Release: &wire.Release{
-			Handles: c.distances(tensors[:count])}}}, 0)
-		tensors = tensors[count:]
-	}
+	c.add(&wire.Command{Other: &wire.Command_Release{Release: &wire.Release{Handles: c.distances(tensors...)}}}, 0)
 }
 
 // Forgive acknowledges a failure: what the failed commands wrote in place has its last good values again.
@@ -246,24 +284,20 @@ func (c *Client) Forgive(failure *LateError) {
 }
 
 func (c *Client) fetch(fetch *wire.Fetch) (*wire.Fetched, error) {
-	seq, _ := c.add(&wire.Command{Other: &wire.Command_Fetch{Fetch: fetch}}, 0)
-	c.fetched[seq] = nil
-	defer delete(c.fetched, seq)
-	c.flush()
-	for c.fetched[seq] == nil {
-		if err := c.read(); err != nil {
-			return nil, err
-		}
+	seq := c.seq
+	c.add(&wire.Command{Other: &wire.Command_Fetch{Fetch: fetch}}, 0)
+	if err := c.until(func() bool { return c.fetched.GetSeq() == seq }); err != nil {
+		return nil, err
 	}
-	if found := c.fetched[seq]; found.Code != 0 {
+	if found := c.fetched; found.Code != 0 {
 		return nil, &LateError{&wire.LateError{Root: found.Root, Code: found.Code, Text: found.Text}}
 	}
-	return c.fetched[seq], nil
+	return c.fetched, nil
 }
 
 // Describe returns the element type and the shape of a tensor, without its elements.
 func (c *Client) Describe(t Tensor) (DType, []int64, error) {
-	found, err := c.fetch(&wire.Fetch{Handle: c.distance(t), Describe: true})
+	found, err := c.fetch(&wire.Fetch{Handle: c.distances(t)[0], Describe: true})
 	return found.GetDtype(), found.GetShape(), err
 }
 
@@ -285,7 +319,7 @@ func Read[T Element](c *Client, t Tensor) ([]T, error) {
 	if binary.Size(elements) > int(c.limits.InlineBytes) {
 		data, err = c.download(t)
 	} else {
-		found, failed := c.fetch(&wire.Fetch{Handle: c.distance(t)})
+		found, failed := c.fetch(&wire.Fetch{Handle: c.distances(t)[0]})
 		data, err = found.GetData(), failed
 	}
 	if err == nil {
@@ -294,10 +328,9 @@ func Read[T Element](c *Client, t Tensor) ([]T, error) {
 	return elements, err
 }
 
-// Finish returns when all commands have run. The error is the first failure that Finish has not returned
-// before.
+// Finish returns when all commands have run, with the first failure that it has not returned before.
 func (c *Client) Finish() error {
-	err := c.wait(c.seq - 1)
+	err := c.until(func() bool { return c.progress.CompletedUpto >= c.seq-1 })
 	if err == nil && len(c.failures) > 0 {
 		err, c.failures = c.failures[0], c.failures[1:]
 	}

@@ -157,6 +157,9 @@ func TestAClosedSessionSaysSo(t *testing.T) {
 	if err := client.Finish(); err == nil {
 		t.Fatal("no error of a closed session")
 	}
+	if _, err := New(client, make([]float32, 1<<20)); err == nil {
+		t.Fatal("a closed session has taken an upload")
+	}
 }
 
 func TestWrongGoTypes(t *testing.T) {
@@ -165,7 +168,7 @@ func TestWrongGoTypes(t *testing.T) {
 		t.Fatal("float32 was read as int64")
 	}
 	defer func() {
-		if told := recover(); told != "teletensor: float32 cannot be an operand" {
+		if told := recover(); told != "teletensor: float32 cannot be an operand or an attribute" {
 			t.Fatal(told)
 		}
 	}()

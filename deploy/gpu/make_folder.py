@@ -82,7 +82,8 @@ def pack(archive):
     put(Path(nanobind.__file__).parent, "nanobind")
     for folder in [*ENGINE, "cmake", "engine/backends/cuda/text", "tests"]:
         put(ROOT / folder, folder)
-    for name in ("VERSION", "LICENSE", "NOTICE", "README.md", "CMakePresets.json", "pyproject.toml"):
+    for name in ("VERSION", "LICENSE", "NOTICE", "README.md", "CMakePresets.json", "pyproject.toml",
+                 "docs/ops.json"):
         put(ROOT / name, name)
 
 

@@ -2,12 +2,18 @@
 
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string_view>
 
 namespace teletensor::server {
 
@@ -38,7 +44,21 @@ class Page {
     family(name, help, type);
     row(value);
   }
-  std::string text() const { return prometheus::TextSerializer().Serialize(families_); }
+  std::string text(MetricsFormat format) const {
+    std::string text = prometheus::TextSerializer().Serialize(families_);
+    if (format == MetricsFormat::kPrometheus) return text;
+    // OpenMetrics has a counter's name without its suffix where it describes the family.
+    constexpr std::string_view kSuffix = "_total";
+    for (const MetricFamily& family : families_) {
+      if (family.type != MetricType::Counter) continue;
+      for (const char* line : {"# HELP ", "# TYPE "}) {
+        const std::size_t at = text.find(line + family.name + " ");
+        const std::size_t end = at + std::strlen(line) + family.name.size();
+        text.erase(end - kSuffix.size(), kSuffix.size());
+      }
+    }
+    return text + "# EOF\n";
+  }
 
  private:
   std::vector<MetricFamily> families_;
@@ -99,11 +119,28 @@ std::map<std::string, UserRow> rows_of(const Overview& all, const Counters& coun
   return bounded;
 }
 
-double resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  double pages = 0, resident = 0;
-  file >> pages >> resident;
-  return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
+double cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+// Returns when the process started, in seconds since the UNIX epoch, or 0 if the system does not
+// tell.
+double start_seconds() {
+  double booted = 0;
+  std::ifstream system("/proc/stat");
+  for (std::string word; system >> word;) {
+    if (word == "btime") system >> booted;
+  }
+  std::ifstream file("/proc/self/stat");
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  // The name of the program, in parentheses, may contain spaces; field 3 follows it.
+  std::istringstream fields(text.substr(std::min(text.rfind(')') + 1, text.size())));
+  std::string field;
+  for (int number = 3; number <= 22; ++number) fields >> field;
+  const double ticks = std::strtod(field.c_str(), nullptr);
+  return booted == 0 ? 0 : booted + ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 double open_files() {
@@ -114,6 +151,26 @@ double open_files() {
     ++count;
   }
   return count;
+}
+
+// Adds the figures that every process exports by Prometheus' conventions.
+void add_process(Page& page) {
+  std::ifstream file("/proc/self/statm");
+  double pages = 0, resident = 0;
+  file >> pages >> resident;
+  const auto page_bytes = static_cast<double>(sysconf(_SC_PAGESIZE));
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  page.one("process_cpu_seconds_total", "CPU time of the daemon, user and system.", cpu_seconds(),
+           MetricType::Counter);
+  page.one("process_resident_memory_bytes", "Resident memory of the daemon.",
+           resident * page_bytes);
+  page.one("process_virtual_memory_bytes", "Address space of the daemon.", pages * page_bytes);
+  page.one("process_open_fds", "Open file descriptors of the daemon.", open_files());
+  page.one("process_max_fds", "Maximum number of open file descriptors.",
+           static_cast<double>(files.rlim_cur));
+  page.one("process_start_time_seconds", "When the daemon started, since the UNIX epoch.",
+           start_seconds());
 }
 
 const char* const kCodeNames[] = {
@@ -338,8 +395,8 @@ void add_refusals(Page& page, const Counters& counters) {
 }  // namespace
 
 std::string metrics_text(Leases& leases, const Auth& auth, const HealthProbe& probe,
-                         const Services& services, const std::string& version,
-                         const Caller& caller) {
+                         const Services& services, const std::string& version, const Caller& caller,
+                         MetricsFormat format) {
   const Overview all = overview(leases, leases.engine(), {"", Role::kAdmin});
   const Counters& counters = leases.counters();
   Page page;
@@ -394,9 +451,8 @@ std::string metrics_text(Leases& leases, const Auth& auth, const HealthProbe& pr
            probe.age_seconds());
   page.one("teletensor_canary_seconds", "How long its last computation took, queue included.",
            probe.last_seconds());
-  page.one("process_resident_memory_bytes", "Resident memory of the daemon.", resident_bytes());
-  page.one("process_open_fds", "Open file descriptors of the daemon.", open_files());
-  return page.text();
+  add_process(page);
+  return page.text(format);
 }
 
 }  // namespace teletensor::server

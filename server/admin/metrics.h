@@ -1,7 +1,7 @@
-// Writes the daemon's state in Prometheus' text format, for /metrics. All values are in base units.
-// The only labels from outside are user names, of which the kMaxUsers largest are listed
-// separately. A caller with the role "user", unless it is anonymous, sees only its own rows of
-// those by user.
+// Writes the daemon's state in Prometheus' text format or in OpenMetrics, for /metrics. All values
+// are in base units. The only labels from outside are user names, of which the kMaxUsers largest
+// are listed separately. A caller with the role "user", unless it is anonymous, sees only its own
+// rows of those by user.
 #pragma once
 
 #include <string>
@@ -15,8 +15,10 @@ namespace teletensor::server {
 
 inline constexpr std::size_t kMaxLabelledUsers = 50;
 
+enum class MetricsFormat { kPrometheus, kOpenMetrics };
+
 std::string metrics_text(Leases& leases, const Auth& auth, const HealthProbe& probe,
-                         const Services& services, const std::string& version,
-                         const Caller& caller);
+                         const Services& services, const std::string& version, const Caller& caller,
+                         MetricsFormat format);
 
 }  // namespace teletensor::server

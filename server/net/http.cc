@@ -33,6 +33,7 @@ using core::Status;
 namespace {
 
 constexpr std::size_t kRunSecretBytes = 32;
+constexpr char kOpenMetrics[] = "application/openmetrics-text";
 
 int http_status(const Status& status) {
   switch (static_cast<int>(status.code())) {
@@ -344,12 +345,16 @@ class Http final : public HttpServer {
       }
       refuse(response, 503, "not ready: " + health_probe_.trouble());
     });
-    get("/metrics",
-        [this](const Caller& caller, const httplib::Request&, httplib::Response& response) {
-          response.set_content(
-              metrics_text(leases_, auth_, health_probe_, services_, options_.version, caller),
-              "text/plain; version=0.0.4; charset=utf-8");
-        });
+    get("/metrics", [this](const Caller& caller, const httplib::Request& request,
+                           httplib::Response& response) {
+      const bool open = request.get_header_value("Accept").find(kOpenMetrics) != std::string::npos;
+      response.set_header("Vary", "Accept");
+      response.set_content(
+          metrics_text(leases_, auth_, health_probe_, services_, options_.version, caller,
+                       open ? MetricsFormat::kOpenMetrics : MetricsFormat::kPrometheus),
+          open ? std::string(kOpenMetrics) + "; version=1.0.0; charset=utf-8"
+               : "text/plain; version=0.0.4; charset=utf-8");
+    });
   }
 
   const HttpOptions options_;

@@ -7,7 +7,6 @@ from teletensor._conformance.caller import ADMIN, COMPUTE, plain
 from teletensor._conformance.schema import Schema
 
 STREAMS = {"Run": "stream_stream", "Upload": "stream_unary", "Download": "unary_stream"}
-REPLIES = {"Run": "Progress", "Download": "DownloadChunk"}
 
 
 def passed_on(context):
@@ -47,7 +46,7 @@ class Liar(grpc.GenericRpcHandler):
 
         def one(request, context):
             try:
-                return self.altered(name, outward(request, metadata=passed_on(context)))
+                return self.altered(details.method, outward(request, metadata=passed_on(context)))
             except grpc.RpcError as error:
                 return self.end(context, error)
 
@@ -56,7 +55,7 @@ class Liar(grpc.GenericRpcHandler):
             context.add_callback(call.cancel)
             try:
                 for data in call:
-                    yield self.altered(name, data)
+                    yield self.altered(details.method, data)
             except grpc.RpcError as error:
                 self.end(context, error)
         return handler(several if kind.endswith("_stream") else one)
@@ -66,12 +65,12 @@ class Liar(grpc.GenericRpcHandler):
             self.frames.append(frame)
             yield frame
 
-    def altered(self, name, data):
-        if self.garble and name == "Run":
+    def altered(self, method, data):
+        _, message = self.schema.calls[method]
+        if self.garble and message == "Progress":
             return data + b"\x2a\x7f"
         if self.lie is None:
             return data
-        message = REPLIES.get(name, f"{name}Reply")
         values = self.schema.decode(message, data)
         self.lie(message, values)
         return self.schema.encode(message, values)

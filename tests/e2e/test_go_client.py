@@ -7,11 +7,14 @@ import shutil
 import subprocess
 
 import pytest
+from conformance import programs
 from conformance.liar import Liar
 from support import sin2
 from support.daemon import ROOT
 from support.proxy import Proxy
+from teletensor._conformance.fake import FakeDaemon
 from teletensor._conformance.schema import Schema
+from teletensor._conformance.transcript import FOLDER
 
 NEEDED = ("go", "protoc", "protoc-gen-go")
 
@@ -45,6 +48,11 @@ def train(built, address, momentum, epochs=sin2.EPOCHS):
 def run_tests(built, address, *flags):
     return subprocess.run([built / "bin/client_test", "-test.v", "-test.timeout=240s", *flags], capture_output=True,
                           text=True, timeout=300, env={**os.environ, "TELETENSOR_ADDRESS": address})
+
+
+def test_the_sources_are_formatted(built):
+    told = subprocess.run(["gofmt", "-l", ROOT / "clients/go"], capture_output=True, text=True, check=True)
+    assert told.stdout == ""
 
 
 def test_the_tests_of_the_client(built, shared_daemon):
@@ -112,3 +120,16 @@ def test_frames_are_those_of_the_conformance_kit(built, shared_daemon):
         commands += len(values["commands"])
         assert schema.encode("Frame", values) == frame
     assert commands > 51 * 10
+
+
+@pytest.mark.parametrize("name", programs.NAMES)
+def test_the_kits_programs(built, name):
+    """The conformance kit's fake daemon finds no difference to its transcripts."""
+    fake = FakeDaemon("127.0.0.1:0")
+    try:
+        script = fake.begin(FOLDER / f"{name}.txt")
+        done = subprocess.run([built / "bin/conformance", fake.address, name], capture_output=True, text=True,
+                              timeout=60, check=False)
+        assert (fake.wait(script, 10), done.returncode) == ("", 0), done.stderr
+    finally:
+        fake.close()

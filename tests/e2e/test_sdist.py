@@ -25,6 +25,7 @@ def test_sdist_alone(tmp_path, start_daemon):
     with tarfile.open(archive) as contents:
         names = contents.getnames()
     assert not [name for name in names if name.endswith("_test.cc") or "/build/" in name]
+    assert f"teletensor-{version}/_src/docs/ops.json" in names
     place = tmp_path / "installed"
     # The build is unoptimised: the test checks only that all files are present.
     environment = {**os.environ, "CXXFLAGS": "-O0", "CMAKE_BUILD_PARALLEL_LEVEL": "2"}
@@ -41,3 +42,4 @@ def test_sdist_alone(tmp_path, start_daemon):
                              "instruction"], cwd=tmp_path, env=environment, capture_output=True, text=True,
                             timeout=120)
     assert played.stdout.splitlines() == ["passed  instruction", "1 passed, 0 failed"], played.stderr
+    assert (place / "teletensor/_conformance/ops.json").read_bytes() == (ROOT / "docs/ops.json").read_bytes()

@@ -47,7 +47,8 @@ def test_each_served_number_has_a_contract():
 
 def test_clients_outside_cpp_state_the_same_number():
     highest = constant("kProtocol")
-    for path, pattern in (("clients/go/client.go", r"const protocol, gather = (\d+)"),
+    for path, pattern in (("clients/go/client.go", r"const protocol, .* = (\d+), "),
+                          ("tests/conformance/pure.py", r"(?m)^PROTOCOL, .* = (\d+), "),
                           ("clients/python/teletensor/_conformance/runner.py", r"(?m)^PROTOCOL = (\d+)$"),
                           ("docs/wire.md", r"The present number is (\d+)\.")):
         stated = re.search(pattern, (ROOT / path).read_text(encoding="utf-8"))
@@ -122,3 +123,11 @@ def test_a_breaking_change_is_refused(change, tmp_path):
 @pytest.mark.parametrize("change", ADDITIONS)
 def test_an_addition_is_accepted(change, tmp_path):
     assert breaks(changed(tmp_path / "proto", *ADDITIONS[change]), NEWEST) == []
+
+
+def test_clients_from_the_documents_are_small():
+    """The Go client without its generated ops, and the client in pure Python: what the protocol asks of a client."""
+    go = [path for path in (ROOT / "clients/go").glob("*.go") if path.name not in ("ops.go", "client_test.go")]
+    for sources in (go, [ROOT / "tests/conformance/pure.py"]):
+        lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in sources)
+        assert 0 < lines <= 600, f"{sources}: {lines} lines"

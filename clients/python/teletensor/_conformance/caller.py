@@ -54,13 +54,13 @@ class Caller:
               service: str = COMPUTE) -> Values:
         """The reply of a unary call, a dictionary as the request."""
         call = self.channel.unary_unary(service + name, plain, plain)
-        data = self.schema.encode(f"{name}Request" if f"{name}Request" in self.schema.messages else name,
-                                  request or {})
+        message, answer = self.schema.calls[service + name]
+        data = self.schema.encode(message, request or {})
         try:
             reply = call(data, metadata=(*self.bearer, *metadata), timeout=self.patience)
         except grpc.RpcError as error:
             raise Refusal(error) from None
-        return self.schema.decode(f"{name}Reply", reply)
+        return self.schema.decode(answer, reply)
 
     def upload(self, chunks: Iterable[Values], metadata: Metadata) -> Values:
         """Sends chunks, dictionaries; the reply's number of the upload."""
@@ -82,16 +82,21 @@ class Caller:
             outgoing.put(self.schema.encode("UploadChunk", chunk))
         return call, outgoing
 
-    def download(self, request: Values, metadata: Metadata) -> Values:
-        """All chunks of a download as one dictionary, whose data is that of all."""
+    def download(self, request: Values, metadata: Metadata, upto: int | None = None) -> Values:
+        """The chunks of a download as one dictionary, with all of the data or its first `upto` bytes."""
         call = self.channel.unary_stream(COMPUTE + "Download", plain, plain)
         whole: Values = {}
         try:
-            for data in call(self.schema.encode("DownloadRequest", request),
-                             metadata=(*self.bearer, *metadata), timeout=self.patience):
+            stream = call(self.schema.encode("DownloadRequest", request),
+                          metadata=(*self.bearer, *metadata), timeout=self.patience)
+            for data in stream:
                 chunk = self.schema.decode("DownloadChunk", data)
                 parts = whole.get("data", b"") + chunk.get("data", b"")
                 whole = {**chunk, **whole, "data": parts}
+                if upto is not None and len(parts) >= upto:
+                    whole["data"] = parts[:upto]
+                    stream.cancel()
+                    break
         except grpc.RpcError as error:
             raise Refusal(error) from None
         return whole

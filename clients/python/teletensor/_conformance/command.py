@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .._connection.credentials import credentials_of
 from .transcript import FOLDER
 
-__all__ = ["add_command", "names", "play_all"]
+__all__ = ["add_command", "names", "play_all", "serve_all"]
 
 
 def names() -> list[str]:
@@ -59,16 +60,47 @@ def add_command(commands: Any) -> Any:
     parser.add_argument("address", metavar="ADDRESS",
                         help="host:port, tls://host:port, unix:/path or a path")
     parser.add_argument("names", metavar="NAME", nargs="*", type=_name, help="transcripts (default: all)")
+    parser.add_argument("--serve", action="store_true",
+                        help="answer clients at ADDRESS instead, one transcript after the other, and "
+                             "compare what they send; port 0 takes a free one")
     parser.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=60.0,
-                        help="how long one call may take [60]")
+                        help="how long one call may take, or a client between two messages [60]")
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     return _conformance
 
 
+def serve_all(address: str, chosen: Iterable[str] = (), patience: float = 60,
+              listening: Callable[[str], None] = lambda _: None) -> Iterator[tuple[str, str | None]]:
+    """Answers a client with the chosen transcripts, or with all of them, in this order.
+
+    Yields the name of each transcript, and how the client differed from it, or None. `listening` is called
+    with the address, whose port 0 is replaced, when the first client may connect.
+    """
+    from .fake import FakeDaemon  # here, because it imports grpc
+
+    daemon = FakeDaemon(address, min(patience, 10))
+    try:
+        for name in chosen or names():
+            script = daemon.begin(FOLDER / f"{name}.txt")
+            listening(daemon.address)
+            listening = lambda _: None  # noqa: E731
+            yield name, daemon.wait(script, patience) or None
+    finally:
+        daemon.close()
+
+
 def _conformance(args: argparse.Namespace) -> int:
-    credentials_of(args.address)  # raises ValueError if this is not an address
+    free = args.serve and args.address.endswith(":0")  # which is no address of a client
+    credentials_of(f"{args.address[:-1]}1" if free else args.address)  # raises ValueError if it is none
+    if args.serve:
+        if args.address.startswith("tls://"):
+            raise ValueError("--serve has no TLS: give host:port or unix:/path")
+        played = serve_all(args.address, args.names, args.timeout,
+                           lambda address: print(f"listening on {address}", file=sys.stderr, flush=True))
+    else:
+        played = play_all(args.address, args.names, patience=args.timeout)
     found = []
-    for name, difference in play_all(args.address, args.names, patience=args.timeout):
+    for name, difference in played:
         found.append({"transcript": name, "passed": difference is None, "difference": difference})
         if not args.json:
             print(f"failed  {name}\n  {difference}" if difference else f"passed  {name}", flush=True)

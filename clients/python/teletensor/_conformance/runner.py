@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .caller import ADMIN, COMPUTE, Caller, Refusal, Run
-from .transcript import Parser, difference, filled, steps
+from .transcript import Parser, Step, complete, difference, filled, steps
 
 __all__ = ["PROTOCOL", "Mismatch", "Player", "ids_of"]
 
@@ -64,7 +65,12 @@ def fnv1a(data: bytes) -> int:
 
 
 class Player:
-    """Plays steps; Mismatch where an answer is not the transcript's."""
+    """Plays steps; Mismatch where an answer is not the transcript's.
+
+    `golden`: a frame is sent as the transcript's bytes, if it has them without variables.
+    """
+
+    golden = True
 
     def __init__(self, address: str, bearer: str | None = None, patience: float = 240) -> None:
         self.caller = Caller(address, bearer, patience)
@@ -72,6 +78,7 @@ class Player:
         self.names: dict[str, Any] = {}
         self.table: list[str] = []
         self.uploads: list[Any] = []
+        self.step = Step(0, "", [])
         self.sessions = {"": Session()}
         self.session = self.sessions[""]
         self.reply: dict[str, Any] | None = None
@@ -99,18 +106,18 @@ class Player:
 
     def play(self, path: Path) -> None:
         """Plays one transcript."""
-        for line, text in steps(path):
-            word, _, rest = text.partition(" ")
+        for step in steps(path):
+            self.step = step
             try:
-                step = getattr(self, f"do_{word}", None)
-                if step is None:
-                    raise ValueError(f"no step {word!r}")
-                step(Parser(rest, self.names) if word != "bytes" else rest)
+                perform = getattr(self, f"do_{step.word}", None)
+                if perform is None:
+                    raise ValueError(f"no step {step.word!r}")
+                perform(Parser(step.rest, self.names) if step.word != "bytes" else step.rest)
             except (Mismatch, Refusal) as error:
-                raise Mismatch(f"{path.name}:{line}: {text}\n    {error}") from error
+                raise Mismatch(f"{path.name}:{step.line}: {step.text}\n    {error}") from error
             except _UNREADABLE as error:
                 kind = type(error).__name__
-                raise Mismatch(f"{path.name}:{line}: {text}\n    {kind}: {error}") from error
+                raise Mismatch(f"{path.name}:{step.line}: {step.text}\n    {kind}: {error}") from error
 
     def attempt(self, call: Callable[[], dict[str, Any]]) -> None:
         self.reply = self.refusal = None
@@ -154,6 +161,25 @@ class Player:
             request.setdefault("instance_id", self.session.instance)
             self.session.attach = request.get("attach_counter", 0)
         self.attempt(lambda: self.caller.unary(name, request, self.session.metadata, service))
+
+    def do_until(self, parser: Parser) -> None:
+        """Repeats a call until it is refused."""
+        name = parser.take()
+        request = filled(parser.message())
+        end = time.monotonic() + self.caller.patience
+        while True:
+            self.attempt(lambda: self.caller.unary(name, request, self.session.metadata))
+            if self.refusal is not None or time.monotonic() > end:
+                return
+            time.sleep(0.05)
+
+    def do_token(self, parser: Parser) -> None:
+        """Calls of the session have this token from now on."""
+        self.session.metadata = (("teletensor-token", parser.value()),)
+
+    def do_bearer(self, parser: Parser) -> None:
+        """Calls of the session have this token of a user from now on."""
+        self.session.metadata = (*self.session.metadata, ("authorization", f"Bearer {parser.value()}"))
 
     def do_reply(self, parser: Parser) -> None:
         if self.refusal is not None:
@@ -210,6 +236,15 @@ class Player:
         request = filled(parser.message())
         self.attempt(lambda: self.caller.download(request, self.session.metadata))
 
+    def do_cut_download(self, parser: Parser) -> None:
+        """A download whose stream is cancelled when this number of bytes has come."""
+        count, request = parser.value(), filled(parser.message())
+        self.attempt(lambda: self.caller.download(request, self.session.metadata, count))
+
+    def do_limits(self, parser: Parser) -> None:
+        """The limits that the fake daemon has in this transcript."""
+        parser.message()
+
     # ---- the stream
 
     def do_run(self, parser: Parser) -> None:
@@ -228,7 +263,8 @@ class Player:
                  "attach_counter": session.attach, **frame}
         session.seq = frame["first_seq"] + len(commands)
         session.next_id = frame["first_id"] + sum(ids_of(command) for command in commands)
-        session.stream().send(frame)
+        known = self.golden and self.step.golden and "$" not in self.step.text
+        session.stream().send(self.step.golden[0][1] if known else frame)
 
     def do_bytes(self, text: str) -> None:
         self.session.stream().send(bytes.fromhex(text))
@@ -255,7 +291,7 @@ class Player:
                     raise Mismatch(f"{key}: {wanted} expected, {reached.get(key, 0)} told, and all has run")
                 self.read()
             return
-        expected = parser.message()
+        expected = complete(parser.message())
         command = expected.get("root" if key == "errors" else "seq", 0)
         while True:
             entries = self.session.told[key]

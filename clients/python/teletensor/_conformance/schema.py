@@ -46,13 +46,22 @@ class Message:
 
 
 class Schema:
-    """All messages and enums, by their full name behind the package: "HelloReply", "Inventory.Tensor"."""
+    """All messages and enums, by their full name behind the package: "HelloReply", "Inventory.Tensor".
 
-    def __init__(self, folder: Path = PROTO) -> None:
+    `strict`: a field that no message has is an error.
+    """
+
+    def __init__(self, folder: Path = PROTO, strict: bool = False) -> None:
+        self.strict = strict
         self.messages: dict[str, Message] = {}
         self.enums: dict[str, dict[str, int]] = {}
+        self.calls: dict[str, tuple[str, str]] = {}  # request and reply of "/teletensor.v1.Compute/Hello"
         for path in sorted(folder.glob("*.proto")):
             text = re.sub(r"//[^\n]*", "", path.read_text(encoding="utf-8"))
+            for service, body in re.findall(r"service (\w+) {(.*?)^}", text, re.S | re.M):
+                for name, *messages in re.findall(r"rpc (\w+)\(([^)]*)\)\s*returns \(([^)]*)\)", body):
+                    request, reply = (each.split()[-1] for each in messages)
+                    self.calls[f"/teletensor.v1.{service}/{name}"] = (request, reply)
             self.tokens: list[str] = re.findall(r"[\w.]+|\"[^\"]*\"|[^\s\w]", text)
             self.at = 0
             while self.at < len(self.tokens):
@@ -195,6 +204,8 @@ class Schema:
             wire, entry = tag & 7, message.numbers.get(tag >> 3)
             raw, at = read_raw(data, at, wire)
             if entry is None:
+                if self.strict:
+                    raise ValueError(f"{name} has no field {tag >> 3}")
                 continue
             if entry.repeated:
                 values.setdefault(entry.name, []).extend(self.several(entry, name, wire, raw))

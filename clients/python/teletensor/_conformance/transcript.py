@@ -1,11 +1,16 @@
 """Golden transcripts: steps with messages as text, and how what a daemon says is compared with them.
 
-A file of transcripts/ has one step a line, or several lines between braces; `#` begins a comment:
+A file of transcripts/ has one step a line, or several lines between braces; `#` begins a comment. Lines
+with `=` have the messages of the step before them in hex, as protoc's classes write them (1 for each
+variable that a daemon chooses); `python tests/conformance/golden.py` makes them.
 
     ops NAME ...                  the client's table; @NAME is the op's number in it
     session NAME                  the steps that follow are of this session
     hello {FIELDS}                Compute.Hello; version, instance and table are filled in
     call NAME {FIELDS}            a unary call of the session (of Admin: call Admin.NAME)
+    until NAME {FIELDS}           the same call again and again, until it is refused
+    token "TEXT"                  calls of the session have this token of a session from now on
+    bearer "TEXT"                 calls of the session have this token of a user from now on
     reply {FIELDS}                what the last call has answered, or the part of it that is given
     refused CODE WORD "TEXT"      or: how it was refused; WORD "-" where no reason is told
     save NAME FIELD               $NAME is that field of the last reply, $NAME+3 that and 3
@@ -23,9 +28,14 @@ A file of transcripts/ has one step a line, or several lines between braces; `#`
     cut_upload KEY [{FIELDS} ...] the same, which is cancelled behind these chunks
     rest KEY {FIELDS}             Staged, and an upload of what is missing of this data
     download {FIELDS}             Download; the answer is one chunk with the whole data
+    cut_download COUNT {FIELDS}   the same, which is cancelled when this number of bytes has come
+    limits {FIELDS}               limits of the fake daemon that are not its usual ones; for `--serve` alone
+
+The player sends a frame in hex if it has one without variables, and the fake daemon such answers.
 
 Values are numbers, true, false, "texts", ~"parts of texts", lists, messages, and data: f32[1, 2],
-f64[...], i64[...], bool[...]. A field that an answer leaves out counts as zero.
+f64[...], i64[...], u8[...], bool[...]. A field that an answer leaves out counts as zero, but for dtype and
+shape of a fetched value: without them it has one dimension, and the dtype of its data.
 """
 
 from __future__ import annotations
@@ -37,11 +47,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FOLDER", "Data", "Parser", "Part", "difference", "filled", "steps"]
+__all__ = ["FOLDER", "Data", "Parser", "Part", "Step", "complete", "difference", "filled", "steps"]
 
 FOLDER = Path(__file__).parent / "transcripts"
-DATA = {"f32": "f", "f64": "d", "i64": "q", "bool": "?"}
-TOKEN = re.compile(r"""\s*(?:(~?"(?:[^"\\]|\\.)*")|(f32|f64|i64|bool)(?=\[)|([@$]?[A-Za-z_][\w.]*(?:\+\d+)?)
+DTYPES = {"f32": 9, "f64": 10, "i64": 6, "u8": 2, "bool": 1}
+DATA = {"f32": "f", "f64": "d", "i64": "q", "u8": "B", "bool": "?"}
+TOKEN = re.compile(r"""\s*(?:(~?"(?:[^"\\]|\\.)*")|(f32|f64|i64|u8|bool)(?=\[)
+                       |([@$]?[A-Za-z_][\w.]*(?:\+\d+)?)
                        |(-?\d+(?:\.\d+)?(?:e-?\d+)?)|([{}\[\]:,-]))""", re.X)
 
 
@@ -144,18 +156,44 @@ class Parser:
         return float(token) if token[0] in "-0123456789" else token
 
 
-def steps(path: Path) -> list[tuple[int, str]]:
-    """[(line, text)] of a transcript."""
-    found: list[tuple[int, str]] = []
+@dataclass
+class Step:
+    """One step of a transcript; `golden` has its messages as bytes, with the names of their types."""
+
+    line: int
+    text: str
+    golden: list[tuple[str, bytes]]
+
+    @property
+    def word(self) -> str:
+        """The first word of the step."""
+        return self.text.partition(" ")[0]
+
+    @property
+    def rest(self) -> str:
+        """What follows the first word."""
+        return self.text.partition(" ")[2]
+
+
+def steps(path: Path) -> list[Step]:
+    """The steps of a transcript."""
+    found: list[Step] = []
     open_braces = 0
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         text = re.sub(r"(^|\s)#.*", "", line).strip()
         if not text:
             continue
+        if text.startswith("="):
+            message, begins, digits = text[1:].rpartition(":")
+            data = b"" if begins else found[-1].golden[-1][1]
+            if not begins:
+                message, _ = found[-1].golden.pop()
+            found[-1].golden.append((message.strip(), data + bytes.fromhex(digits)))
+            continue
         if open_braces > 0:
-            found[-1] = (found[-1][0], f"{found[-1][1]} {text}")
+            found[-1].text += f" {text}"
         else:
-            found.append((number, text))
+            found.append(Step(number, text, []))
         outside = re.sub(r'"[^"]*"', "", text)
         open_braces += sum({"{": 1, "[": 1, "}": -1, "]": -1}.get(c, 0) for c in outside)
     return found
@@ -188,6 +226,14 @@ def difference(expected: Any, found: Any, place: str = "") -> str:
     zero = type(expected)() if expected is not None else None
     found = zero if found is None else found
     return "" if found == expected else f"{place}: {expected!r} expected, {found!r} found"
+
+
+def complete(fetched: dict[str, Any]) -> dict[str, Any]:
+    """What Progress says of a Fetch: a dtype and a shape that are left out are those of its elements."""
+    data = fetched.get("data")
+    if not isinstance(data, Data):
+        return fetched
+    return {"dtype": DTYPES[data.kind], "shape": [len(data.elements)], **fetched}
 
 
 def filled(value: Any) -> Any:
