@@ -358,11 +358,14 @@ class Engine {
     return core::Status(core::Code::kUnimplemented, "this engine cannot read storages");
   }
   // Like read_storage(), for a storage shared by several sessions: calls `act` while no session can
-  // write to the storage. Writes are allowed again when `act` calls `done`.
+  // write to the storage. Writes are allowed again when `act` calls `done`. While it waits for the
+  // sessions that use the storage, it calls `check` several times a second, and ends with its error.
   using Act =
       std::function<core::Status(const SharedStorage& facts, const std::function<void()>& done)>;
-  virtual core::Status hold(const program::Image::Storage& storage, const Act& act) {
-    (void)storage, (void)act;
+  using Check = std::function<core::Status()>;
+  virtual core::Status hold(const program::Image::Storage& storage, const Check& check,
+                            const Act& act) {
+    (void)storage, (void)check, (void)act;
     return core::Status(core::Code::kUnimplemented, "this engine cannot read storages");
   }
   // Number of changes of publications() so far.

@@ -105,4 +105,13 @@ void UnlockedSignal::wait() {
   unlocked_ = false;
 }
 
+bool UnlockedSignal::wait_for(std::chrono::milliseconds most) {
+  const auto until = std::chrono::steady_clock::now() + most;
+  core::MutexLock lock(mu_);
+  while (!unlocked_ && std::chrono::steady_clock::now() < until) {
+    changed_.wait_for(mu_, until - std::chrono::steady_clock::now());
+  }
+  return std::exchange(unlocked_, false);
+}
+
 }  // namespace teletensor::memory

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -97,8 +98,10 @@ class LockRequest {
 class UnlockedSignal final : public LockRequest::Waiter {
  public:
   void on_unlocked() override;
-  // Waits for a call of on_unlocked() since the last wait().
+  // Waits for a call of on_unlocked() since the last wait.
   void wait();
+  // Waits at most this long. Returns false if there was no such call.
+  bool wait_for(std::chrono::milliseconds most);
 
  private:
   core::Mutex mu_;

@@ -1,6 +1,7 @@
 #include "engine/session/host.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <thread>
 
@@ -21,6 +22,8 @@ namespace {
 // The largest owner number that is accepted from a file.
 constexpr memory::OwnerId kMaxOwner = memory::OwnerId{1} << 62;
 constexpr memory::OwnerId kGroupsOwner = kMaxOwner + 1;
+// The time between two checks of a wait for a storage.
+constexpr std::chrono::milliseconds kCheckEvery{100};
 constexpr char kGroupsUser[] = " groups";  // cannot be a user's name
 
 }  // namespace
@@ -154,7 +157,8 @@ core::Result<std::unique_ptr<engine::Session>> Host::restore(const engine::Sessi
   return std::unique_ptr<engine::Session>(std::move(session));
 }
 
-core::Status Host::hold(const program::Image::Storage& storage, const Act& act) {
+core::Status Host::hold(const program::Image::Storage& storage, const Check& check,
+                        const Act& act) {
   auto& contents = static_cast<memory::Storage&>(*storage.contents);
   if (contents.sharing() == nullptr) return core::internal("no common storage");
   const memory::OnBehalf behalf(contents.owner());
@@ -165,7 +169,7 @@ core::Status Host::hold(const program::Image::Storage& storage, const Act& act) 
     locks.emplace(devices_, request);
     locks->add(contents, false);
     TT_RETURN_IF_ERROR(locks->acquire(&waits));
-    if (waits) unlocked.wait();
+    while (waits && !unlocked.wait_for(kCheckEvery)) TT_RETURN_IF_ERROR(check());
   }
   const engine::SharedStorage facts{
       contents.sharing()->order,    contents.device(), contents.bytes(),

@@ -50,7 +50,8 @@ class Host final : public engine::Engine {
                                                       engine::SessionListener* listener) override;
   core::Status read_storage(const program::Image::Storage& storage, std::uint64_t offset, void* to,
                             std::size_t bytes) override;
-  core::Status hold(const program::Image::Storage& storage, const Act& act) override;
+  core::Status hold(const program::Image::Storage& storage, const Check& check,
+                    const Act& act) override;
   std::uint64_t publications_changed() const override { return publications_.changes(); }
   void number_from(std::uint64_t first) override;
   core::Status restore_common(const engine::SharedStorage& facts, std::uint64_t user_quota,

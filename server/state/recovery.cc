@@ -444,6 +444,11 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
     return no_room;
   };
   SessionStore::Terms terms{check, spares};
+  // During a shutdown the wait for one storage leaves time for others.
+  terms.wait_until = [&] {
+    const Clock::time_point now = Clock::now(), cut = cut_.load();
+    return cut == Clock::time_point::max() ? cut : now + (cut - now) / 4;
+  };
   terms.fits = fits;
   Status written = write_files(job, file, terms, lost);
   if (!no_room.ok()) written = no_room;  // The reason without the name of the file.

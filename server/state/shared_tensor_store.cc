@@ -43,7 +43,7 @@ Status SharedTensorStore::write(program::Image& image, const std::string& user,
                                 bool* full) {
   for (program::Image::Storage& storage : image.storages) {
     if (storage.common == 0) continue;
-    Writing writing{storage, terms.check};
+    Writing writing{storage, terms};
     const Status status = write_bytes(writing);
     if (status.ok()) continue;
     *full = writing.full == user;
@@ -91,7 +91,7 @@ Status SharedTensorStore::write_file(const std::string& file, Writing& writing, 
     if (complete || changed) return {};
     piece.resize(std::min(facts.bytes, kCommonPiece));
     do {
-      TT_RETURN_IF_ERROR(writing.check());
+      TT_RETURN_IF_ERROR(writing.terms.check());
       const std::uint64_t part = std::min<std::uint64_t>(piece.size(), facts.bytes - at);
       if (part > 0) TT_RETURN_IF_ERROR(engine_.read_storage(storage, at, piece.data(), part));
       at += part;
@@ -110,7 +110,16 @@ Status SharedTensorStore::write_file(const std::string& file, Writing& writing, 
     written_[facts.id] = facts.writes;
     return {};
   };
-  while (!complete && !changed) TT_RETURN_IF_ERROR(engine_.hold(storage, copy_on));
+  while (!complete && !changed) {
+    const auto until = writing.terms.wait_until();
+    const auto check = [&]() -> Status {
+      TT_RETURN_IF_ERROR(writing.terms.check());
+      if (SessionStore::Terms::Time::clock::now() < until) return {};
+      return Status(core::Code::kDeadlineExceeded,
+                    "sessions used it until there was no time left to write it");
+    };
+    TT_RETURN_IF_ERROR(engine_.hold(storage, check, copy_on));
+  }
   return {};
 }
 

@@ -44,7 +44,7 @@ class SharedTensorStore {
   // One storage to write. `full` is the user whose files have no room for it, if that is the error.
   struct Writing {
     program::Image::Storage& storage;
-    const SessionStore::Check& check;
+    const SessionStore::Terms& terms;
     std::string full = {};
   };
   core::Status write_bytes(Writing& writing);

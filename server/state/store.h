@@ -55,8 +55,12 @@ class SessionStore {
   using Check = std::function<core::Status()>;
   using Spares = std::function<bool(const core::Status&)>;
   struct Terms {
+    using Time = std::chrono::steady_clock::time_point;
     Check check;
     Spares spares;
+    // Returns the time until which the writing may wait, from now on, for sessions that use a
+    // storage. Later it fails with DEADLINE_EXCEEDED.
+    std::function<Time()> wait_until = [] { return Time::max(); };
     // Maximum size of the file in bytes. Storages that do not fit are dropped.
     std::uint64_t room = kEndless;
     // Called with the size that the file has so far. An error cancels the writing.

@@ -192,6 +192,42 @@ def test_sessions_at_rest_are_written_while_every_lane_is_inside_a_kernel(start_
     del factors
 
 
+def test_a_kernel_on_a_published_tensor_does_not_take_the_time_of_a_shutdown(start_daemon, tt):
+    """One session factorizes the published tensor, another one waits to write it. The writer of the files waits
+    for them only for a part of the time, so that the other sessions are whole."""
+    daemon = start_daemon(*FLAGS[:4], "--drain", "8", "--lanes", "3")
+    n = 5000
+    with contextlib.ExitStack() as sessions:
+        busy, writer, reader = (sessions.enter_context(tt.connect(daemon.unix, name=name))
+                                for name in ("busy", "writer", "reader"))
+        with busy.as_current():
+            w = tt.rand(n, n)
+            tt.publish("w", w, writable=True)
+            busy.synchronize()
+        views = []
+        for session in (writer, reader):
+            with session.as_current():
+                views.append(tt.published("w"))
+                session.keep("own", tt.full((3,), 7.0))
+                session.synchronize()
+        with busy.as_current():
+            factors = tt.compile(tt.linalg.svd)(w)
+        with Raw(daemon.unix) as raw:
+            wait_until(lambda: next(s.memory[0].used for s in raw.sessions() if s.name == "busy") > 7 * n * n * 4,
+                       what="a lane is inside LAPACK")
+        with writer.as_current():
+            for _ in range(3):
+                views[0].mul_(2.0)
+        daemon.drain()
+        assert "sessions used it until there was no time left to write it" in daemon.log
+        del factors, views, w
+        sessions.pop_all()
+    daemon.restart()
+    with tt.connect(daemon.unix, name="reader") as s:  # the work of the other two had not ended
+        assert s.taken_over and s.kept()["own"].tolist() == [7.0] * 3
+        s.close()
+
+
 def test_an_http_peer_that_trickles_does_not_delay_the_end(start_daemon, tt):
     """An HTTP request without a token whose header lines never end, and one whose answer is never read."""
     daemon = start_daemon(*FLAGS, "--http", "127.0.0.1:0")
