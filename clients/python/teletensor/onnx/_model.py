@@ -34,9 +34,9 @@ class OnnxModel:
     daemon by name.
     """
 
-    def __init__(self, interpreter: Interpreter, name: str) -> None:
+    def __init__(self, interpreter: Interpreter, name: str, path: str = "") -> None:
         model = interpreter.model
-        self.name = name
+        self.name, self._path = name, path
         self._values = [v for v in model.graph.inputs if v.name not in model.graph.constants]
         self._defaults = {v.name: v for v in model.graph.inputs if v.name in model.graph.constants}
         self._interpreter = interpreter
@@ -71,12 +71,18 @@ class OnnxModel:
         that the model does not declare, and if a node fails; the state of the session is then unchanged."""
         with self._session.as_current():
             given = self._given(args, kwargs)
-            if self._captures:
-                try:
-                    return self._compiled(**given)
-                except NotCaptured:
-                    self._captures = False
-            return self._interpreter.run(**given)
+            try:
+                return self._run(given)
+            except OnnxError as error:
+                raise OnnxError(f"{self._path}: {error}" if self._path else str(error)) from error.__cause__
+
+    def _run(self, given: dict[str, Any]) -> Any:
+        if self._captures:
+            try:
+                return self._compiled(**given)
+            except NotCaptured:
+                self._captures = False
+        return self._interpreter.run(**given)
 
     def save(self, f: Any, /, *examples: Any, **named: Any) -> None:
         """Writes a file that `tt.jit.load`, `teletensor run` and the C++ client can run, for inputs with
@@ -216,13 +222,14 @@ def load(f: str | os.PathLike[str]) -> OnnxModel:
     """
     path = os.fspath(f)
     model = read(path)
-    version = model.opsets.get("", 7)
-    if not 1 <= version <= NEWEST:
-        raise OnnxError(f"{path}: version {version} of ONNX's operators; 7 to {NEWEST} are supported")
+    version = model.opsets.get("", OLDEST)
+    if not OLDEST <= version <= NEWEST:
+        raise OnnxError(f"{path}: version {version} of ONNX's operators; {OLDEST} to {NEWEST} are "
+                        "supported")
     try:
-        return OnnxModel(Interpreter(model), model.graph.name or os.path.basename(path))
+        return OnnxModel(Interpreter(model), model.graph.name or os.path.basename(path), path)
     except OnnxError as error:
         raise OnnxError(f"{path}: {error}") from None
 
 
-NEWEST = 28
+OLDEST, NEWEST = 7, 28
