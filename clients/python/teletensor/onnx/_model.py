@@ -211,7 +211,8 @@ def _declared(value: Value) -> str:
 
 def load(f: str | os.PathLike[str]) -> OnnxModel:
     """Reads a model from an .onnx file with operators of versions 7 to 28 of ONNX's operator set, and puts
-    its weights on the daemon. Needs neither the onnx package nor protobuf.
+    its weights on the daemon. A model of an older version must have only operators whose rules are those of
+    version 7, such as Relu. Needs neither the onnx package nor protobuf.
 
     Weights in external files are read from the folder of `f` only. The limits of a model file are 2 GiB,
     2^20 nodes, and graphs nested 32 deep; memory is allocated only for data that the file really contains.
@@ -223,7 +224,8 @@ def load(f: str | os.PathLike[str]) -> OnnxModel:
     path = os.fspath(f)
     model = read(path)
     version = model.opsets.get("", OLDEST)
-    if not OLDEST <= version <= NEWEST:
+    known = version >= OLDEST or (version >= 1 and all(node.op in _UNCHANGED for node in model.graph.nodes))
+    if not known or version > NEWEST:
         raise OnnxError(f"{path}: version {version} of ONNX's operators; {OLDEST} to {NEWEST} are "
                         "supported")
     try:
@@ -233,3 +235,6 @@ def load(f: str | os.PathLike[str]) -> OnnxModel:
 
 
 OLDEST, NEWEST = 7, 28
+# Operators whose rules have been the same since version 1.
+_UNCHANGED = {"Abs", "Ceil", "Exp", "Floor", "Identity", "Log", "Neg", "Not", "Reciprocal", "Relu", "Shape",
+              "Sigmoid", "Size", "Sqrt", "Tanh", "Transpose"}
