@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -322,7 +323,15 @@ def capture(step: Callable[..., Any]) -> Captured:
     A step cannot read a value (`.item()`, `print`), and needs operators of the device. RuntimeError,
     with the line, if it does, or if two traces of it differ: a number that Python computes anew in each
     call would otherwise be the same in all. Where the mode, a number, a function, a child or a hook of a
-    module changes between calls, or a number or a hook of an optimizer, the step is traced anew. Other
-    Python code of the step does not run again, nor does that of its hooks.
+    module changes between calls, or a number or a hook of an optimizer, or whatever else the program's own
+    code reads from outside of the step, the step is traced anew. RuntimeError if the step itself changes
+    what it reads, as a learning rate's scheduler does. Other Python code of the step does not run again,
+    nor does that of its hooks.
+
+    RuntimeError under a version of Python whose reads cannot be seen; 3.11 to 3.13 are good.
     """
+    if not _core.can_capture():
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise RuntimeError(f"capture needs Python 3.11 to 3.13: under {version} it cannot be seen what a "
+                           "step reads")
     return Captured(step)
