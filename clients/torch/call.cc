@@ -66,6 +66,19 @@ core::Result<Attribute> attribute_of(const tt_value& value, const Parameter& par
 }  // namespace
 
 std::string_view Call::name() const { return plan_.name; }
+
+core::Result<std::int64_t> Call::integer_of(const Var& tensor) {
+  if (session.tracer() != nullptr) {
+    const std::string line = session.here();
+    return core::Result<std::int64_t>(Status(
+        core::Code::kFailedPrecondition,
+        (line.empty() ? "" : line + ": ") +
+            "a captured step cannot read a tensor's value: the size of the result of aten::" +
+            std::string(name()) + " depends on values; use an operator whose result has a fixed " +
+            "size, such as torch.where, or call it outside of the step"));
+  }
+  return host_.integer_of(tensor);
+}
 bool Call::in_place() const { return plan_.in_place; }
 
 const tt_value& Call::value(std::string_view name) const {

@@ -100,7 +100,8 @@ class Call {
   void write(const Var& tensor, const Var& value);
   void run_inplace(ops::OpId op, std::initializer_list<Var> arguments,
                    core::Attributes attributes = {});
-  core::Result<std::int64_t> integer_of(const Var& tensor) { return host_.integer_of(tensor); }
+  // The value of an integer tensor of one element. Waits; an error in a trace.
+  core::Result<std::int64_t> integer_of(const Var& tensor);
 
   // The next result; of an in-place form, what is written to argument 0.
   void give(const Var& result);

@@ -74,9 +74,10 @@ core::Result<DType> dtype_of(std::int32_t scalar_type) {
   for (const Numbered& each : kNumbered) {
     if (each.scalar_type == scalar_type) return each.dtype;
   }
-  return core::unimplemented("the device tt has no tensors of torch's dtype number " +
-                             std::to_string(scalar_type) +
-                             " (complex32, float8 and quantized dtypes are not supported)");
+  return core::unimplemented(
+      "the device tt has no tensors of this dtype (torch's number " + std::to_string(scalar_type) +
+      "): complex32, float8 and quantized dtypes are not supported; convert on the CPU first, for "
+      "example by .to(torch.bfloat16)");
 }
 
 std::int32_t scalar_type_of(DType dtype) {

@@ -233,6 +233,8 @@ def test_all_missing_operators_are_named(tt, load):
     (one_node("Relu", weight=1), r"node 'only' \(Relu\): unknown attributes weight"),
     (one_node("Relu", "x x"), "2 inputs, at most 1 are known"),
     (one_node("Reshape"), "shape is missing"),
+    (one_node("Add", "x x", version=1), "version 1 of ONNX's operators; 7 to 28 are supported"),
+    (one_node("Add", "x x", version=6), "version 6 of ONNX's operators; 7 to 28 are supported"),
     (one_node("Relu", version=29), "version 29 of ONNX's operators; 7 to 28 are supported"),
     (one_node("Relu", "q"), "reads 'q', which no input, constant or earlier node gives"),
     (one_node("Relu", outputs="x"), "computes 'x', which another node has already computed"),
@@ -314,9 +316,17 @@ def test_a_pipe_is_no_file(tt, tmp_path):
 def test_a_failing_node_is_named(tt, load):
     w = files.tensor("w", np.ones((3, 2), np.float32))
     model = load(one_node("MatMul", "x w", shape=("n", "m"), constants=[w]))
-    with pytest.raises(tt.onnx.OnnxError, match=r"node 'only' \(MatMul\) of \(float32\[2, 4\], float32\[3, 2\]\): "):
+    text = r"m\.onnx: node 'only' \(MatMul\) of \(float32\[2, 4\], float32\[3, 2\]\): "
+    with pytest.raises(tt.onnx.OnnxError, match=text):
         model(np.ones((2, 4), np.float32))
     assert model(np.ones((2, 3), np.float32)).tolist() == [[3, 3], [3, 3]]
+
+
+@pytest.mark.parametrize("op", ["Add", "Div", "Less", "MatMul"])
+def test_two_dtypes_are_refused_where_onnx_has_one(tt, load, op):
+    model = load(one_node(op, "x w", shape=(2,), constants=[files.tensor("w", np.ones(2, np.int64))]))
+    with pytest.raises(tt.onnx.OnnxError, match=r"the inputs have dtypes .*float32 and .*int64"):
+        model(np.ones(2, np.float32))
 
 
 @pytest.mark.parametrize("op", ["ConstantOfShape", "Range", "Tile"])
@@ -365,6 +375,8 @@ def test_the_command(tt, shared_daemon, load, tmp_path, capsys):
     assert capsys.readouterr().out == printed
     assert cli.main([*command, "--input", "z=1.0"]) == 1
     assert "teletensor onnx run: perceptron has no input 'z'" in capsys.readouterr().err
+    assert cli.main([*command, "--input", "x"]) == 1
+    assert "--input: 'x' is not NAME=VALUE" in capsys.readouterr().err
     path.write_bytes(data[:100])
     assert cli.main([*command, *given]) == 1
     assert "damaged" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import sys
 import textwrap
 
 import pytest
+import torch
 
 # A program with the calls that programs for one GPU commonly make. The test checks each line of its output.
 PROGRAM = """
@@ -98,3 +99,92 @@ def test_a_checkpoint_of_a_gpu_is_loaded(shared_daemon, tmp_path):
 def test_wrong_words_are_refused(shared_daemon, tmp_path, words):
     done = run(shared_daemon, *words, folder=tmp_path)
     assert done.returncode != 0 and "usage: python -m teletensor.torch" in done.stderr
+
+
+# What programs for one GPU do less often.
+MORE = """
+import torch
+import torch.nn as nn
+
+x = torch.ones(2, 3)
+assert torch.zeros_like(x, device="cuda").is_cuda and torch.randint_like(x, 5, device="cuda:0").is_cuda
+assert torch.normal(0.0, 1.0, (2,), device="cuda").is_cuda and torch.fft.rfftfreq(4, device="cuda").is_cuda
+long = torch.cuda.LongTensor([1, 2])
+assert long.is_cuda and long.dtype == torch.int64 and isinstance(long, torch.cuda.LongTensor)
+assert not isinstance(long, torch.cuda.FloatTensor) and torch.cuda.FloatTensor(2, 3).shape == (2, 3)
+assert long.type() == "torch.cuda.LongTensor" and x.type() == "torch.FloatTensor"
+assert x.type("torch.cuda.HalfTensor").type() == "torch.cuda.HalfTensor" and x.type(torch.int32).dtype == torch.int32
+free, total = torch.cuda.mem_get_info()
+assert 0 < free <= total == torch.cuda.get_device_properties(0).total_memory
+stats = torch.cuda.memory_stats()
+assert 0 < stats["allocated_bytes.all.current"] <= stats["allocated_bytes.all.peak"] and stats["num_ooms"] == 0
+assert torch.cuda.max_memory_allocated() >= torch.cuda.memory_allocated() > 0
+stream = torch.cuda.Stream()
+with torch.cuda.stream(stream), torch.cuda.device_of(long):
+    y = x.cuda() * 2
+stream.wait_stream(torch.cuda.current_stream())
+y.record_stream(stream)
+assert isinstance(torch.cuda.current_stream().cuda_stream, int) and stream.record_event().query()
+assert not torch.cuda.is_current_stream_capturing()
+model = nn.DataParallel(nn.Linear(3, 2).cuda())
+assert model(y).shape == (2, 2)
+assert not hasattr(y, "__cuda_array_interface__")
+for make in (torch.cuda.CUDAGraph, lambda: torch.distributed.init_process_group("nccl", init_method="tcp://0:0")):
+    try:
+        make()
+    except (RuntimeError, NotImplementedError) as error:
+        assert str(error).startswith("tt: ")
+    else:
+        raise AssertionError(make)
+compiled = torch.compile(model.module, mode="reduce-overhead")
+torch.testing.assert_close(compiled(y), model(y))
+torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+assert torch.zeros(1).is_cuda and torch.zeros(1).dtype == torch.float64
+torch.set_default_tensor_type("torch.FloatTensor")
+assert not torch.zeros(1).is_cuda
+print("done")
+"""
+
+
+def test_calls_that_programs_for_a_gpu_make_less_often(shared_daemon, tmp_path):
+    (tmp_path / "program.py").write_text(MORE)
+    done = run(shared_daemon, "--as-cuda", "program.py", folder=tmp_path)
+    assert done.stdout.split() == ["done"], done.stderr
+
+
+def test_the_module_of_the_device_and_the_accelerator(tt_device):
+    x = torch.ones(1000, device="tt")
+    torch.accelerator.synchronize()
+    assert torch.accelerator.current_accelerator().type == "tt"
+    for module in (torch.accelerator, torch.tt):
+        before = module.memory_allocated()
+        more = torch.ones(100_000, device="tt")
+        assert module.memory_allocated() >= before + 400_000 and module.max_memory_allocated() >= before + 400_000
+        assert module.memory_reserved() >= before + 400_000
+        del more
+        module.empty_cache()
+        module.reset_peak_memory_stats()
+        assert module.max_memory_allocated() < before + 400_000
+        assert module.memory_stats()["allocated_bytes.all.current"] >= 4000
+    free, total = torch.accelerator.get_memory_info()
+    assert 0 < free <= total and torch.tt.get_device_properties().total_memory == total
+    assert torch.accelerator.get_device_capability() and torch.tt.get_device_capability() == (8, 0)
+    for stream in (torch.Stream("tt"), torch.tt.Stream(), torch.tt.current_stream()):
+        stream.synchronize()
+        with torch.tt.stream(stream):
+            assert stream.query() and stream.record_event().query()
+    begin, end = torch.Event("tt", enable_timing=True), torch.tt.Event(enable_timing=True)
+    begin.record()
+    x.add_(1)
+    end.record()
+    end.synchronize()
+    assert 0 < begin.elapsed_time(end) < 600_000
+    assert "this session" in torch.tt.memory_summary() and issubclass(torch.tt.OutOfMemoryError, RuntimeError)
+    assert torch.tt.default_generators[0].device.type == "tt"
+    with torch.tt.device_of(x):
+        assert torch.tt.current_device() == 0
+
+
+def test_the_default_backend_of_torch_compile_names_the_device_s(tt_device):
+    with pytest.raises(Exception, match='backend="teletensor"'):
+        torch.compile(lambda x: x * 2 + 1)(torch.ones(2, device="tt"))

@@ -273,6 +273,42 @@ def test_reads_are_refused_with_the_line(tt_device):
     assert torch.ones(2, device="tt").sum().item() == 2  # nothing is being captured any more
 
 
+@pytest.mark.parametrize("name, function", {
+    "nonzero": torch.nonzero, "_unique2": torch.unique, "masked_select": lambda x: x.masked_select(x > 0),
+    "index": lambda x: x[x > 0]}.items())
+def test_an_operator_whose_size_depends_on_values_is_refused_by_its_name(tt_device, name, function):
+    text = refusal(tt_device, function, torch.ones(3, device="tt"))
+    assert "cannot read a tensor's value" in text and "aten::" + name in text and "tt.where" not in text
+
+
+def test_advice_names_what_an_optimizer_has(tt_device):
+    x, y = (each.to("tt") for each in batches(1)[0])
+    model = mlp().to("tt")
+    text = refusal(tt_device, trainer(model, torch.optim.Adafactor(model.parameters())), x, y)
+    assert "outside of the step" in text
+    own = torch.optim.SGD(model.parameters(), lr=0.1)
+    captured = tt_device.capture(trainer(model, own))
+    with pytest.raises(RuntimeError, match="give SGD fused=True and lr=torch.tensor"):
+        for i in range(60):
+            own.param_groups[0]["lr"] = 0.1 / (i + 1)
+            captured(x, y)
+
+
+def test_the_advice_for_a_rate_that_changes_works(tt_device):
+    def optimizer(parameters):
+        return torch.optim.SGD(parameters, lr=torch.tensor(0.1, device="tt"), fused=True, momentum=0.9)
+
+    (model, own), (other, others) = pair(optimizer)
+    step, captured = trainer(model, own), tt_device.capture(trainer(other, others))
+    schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(each, 20) for each in (own, others)]
+    for x, y in batches(8):
+        step(x.to("tt"), y.to("tt")), captured(x, y)
+        for schedule in schedules:
+            schedule.step()
+    assert captured.programs == 1
+    assert_equal(states(model, own), states(other, others))
+
+
 def test_operators_without_a_row_are_refused(tt_device):
     assert "strict" in refusal(tt_device, torch._standard_gamma, torch.ones(3, device="tt"))
 

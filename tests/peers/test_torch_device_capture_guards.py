@@ -7,6 +7,7 @@ import copy
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn as nn
@@ -278,3 +279,172 @@ def test_a_change_of_the_code_of_a_step(tt_device, change):
     data = [(torch.randn(3, 4).to("tt"), torch.randn(3, 4).to("tt")) for _ in range(15)]
     expected = results(lambda step: step)
     torch.testing.assert_close(results(tt_device.capture), expected, rtol=1e-6, atol=1e-7)
+
+
+SCALE, OFFSET = 1.0, None
+
+
+class Config:
+    factor = 1.0
+
+
+class Reading(nn.Module):
+    """A module whose forward reads numbers and tensors from many kinds of places."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.config, self.factors, self.table = Config(), [1.0, [2.0]], {"k": 1.0, "deep": {"k": 3.0}}
+        self.bank = [torch.ones(3, device="tt")]
+        self.array = np.ones(1)
+
+    def forward(self, x):
+        x = x * self.weight * self.config.factor * self.factors[0] * self.factors[1][0]
+        x = x * self.table["k"] * self.table["deep"]["k"] * self.bank[0] * float(self.array[0])
+        return x * SCALE + OFFSET
+
+
+READS = {
+    "global number": lambda model, own, put: put("SCALE", 3.0),
+    "global tensor": lambda model, own, put: put("OFFSET", torch.full((3,), 7.0, device="tt")),
+    "object": lambda model, own, put: setattr(model.config, "factor", 3.0),
+    "class": lambda model, own, put: put("factor", 4.0, Config),
+    "list": lambda model, own, put: model.factors.__setitem__(0, 3.0),
+    "list in a list": lambda model, own, put: model.factors[1].__setitem__(0, 3.0),
+    "dictionary": lambda model, own, put: model.table.update(k=3.0),
+    "dictionary in a dictionary": lambda model, own, put: model.table["deep"].update(k=-3.0),
+    "list of tensors": lambda model, own, put: model.bank.__setitem__(0, torch.full((3,), 5.0, device="tt")),
+    "tensor's memory": lambda model, own, put: setattr(model.bank[0], "data", torch.full((3,), 6.0, device="tt")),
+    "array": lambda model, own, put: model.array.fill(3.0),
+    "closure": lambda model, own, put: own.update(lr=0.5),
+}
+
+
+@pytest.mark.parametrize("change", READS.values(), ids=READS)
+def test_what_the_code_of_a_step_reads_may_change(tt_device, change, monkeypatch):
+    """Numbers by value, tensors and objects by identity, wherever the program's own code reads them."""
+    def results(run):
+        with monkeypatch.context() as patch:
+            module = sys.modules[__name__]
+            patch.setattr(module, "OFFSET", torch.zeros(3, device="tt"))
+            model, own = Reading().to("tt"), {"lr": 0.1}
+
+            def step(x):
+                model.zero_grad()
+                loss = model(x).sum()
+                loss.backward()
+                with torch.no_grad():
+                    model.weight.sub_(model.weight.grad, alpha=own["lr"])
+                return loss
+
+            def put(name, value, owner=module):
+                patch.setattr(owner, name, value)
+
+            step, losses = run(step), []
+            for i in range(12):
+                if i == 6:
+                    change(model, own, put)
+                losses.append(step(torch.arange(3.0, device="tt")).item())
+            return losses, getattr(step, "programs", 1)
+
+    expected, _ = results(lambda step: step)
+    found, programs = results(tt_device.capture)
+    assert programs == 1
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_what_a_step_reads_and_changes_is_refused(tt_device):
+    x, counts = torch.ones(2, device="tt"), {"calls": 0}
+    target = torch.zeros(2, device="tt")
+
+    def counting(x):
+        counts["calls"] += 1
+        if counts["calls"] % 50 == 0:
+            target.copy_(x)
+        return x * 2
+
+    text = refusal(tt_device, counting, x)
+    assert "it reads the item 'calls' of a dict, and changes it in each call" in text
+    rows = iter(range(100))
+    assert "cannot take elements from an iterator" in refusal(tt_device, lambda x: x * next(rows), x)
+    moved = torch.ones(2, device="tt")
+
+    def moves(x):
+        return x * moved
+
+    captured = tt_device.capture(moves)
+    with pytest.raises(RuntimeError, match="It reads the variable 'moved' of an enclosing function"):
+        for i in range(20):
+            moved = torch.full((2,), float(i), device="tt")
+            assert captured(x).tolist() == [float(i)] * 2
+
+
+SCHEDULERS = {
+    "StepLR": lambda own: torch.optim.lr_scheduler.StepLR(own, 5),
+    "MultiStepLR": lambda own: torch.optim.lr_scheduler.MultiStepLR(own, [9]),
+    "LambdaLR": lambda own: torch.optim.lr_scheduler.LambdaLR(own, lambda epoch: 1.0 if epoch < 9 else 0.1),
+    "ConstantLR": lambda own: torch.optim.lr_scheduler.ConstantLR(own, 1.0, 9),
+    "CyclicLR": lambda own: torch.optim.lr_scheduler.CyclicLR(own, 0.1, 0.1, cycle_momentum=False),
+}
+
+
+@pytest.mark.parametrize("tensor", [False, True], ids=["number", "tensor"])
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_scheduler_in_a_step_is_refused(tt_device, name, tensor):
+    weight = torch.ones(1, device="tt", requires_grad=True)
+    rate = torch.tensor(0.1, device="tt") if tensor else 0.1
+    own = torch.optim.AdamW([weight], lr=rate, capturable=True)
+    schedule = SCHEDULERS[name](own)
+
+    def step(x):
+        own.zero_grad()
+        loss = (weight * x).sum()
+        loss.backward()
+        own.step()
+        schedule.step()
+        return loss
+
+    text = refusal(tt_device, step, torch.ones(1, device="tt"))
+    assert "schedule" in text and "outside" in text
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_steps_that_set_the_mode_themselves_may_alternate(tt_device, reads):
+    class Drop(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList([nn.Linear(4, 4), nn.Dropout(0.5)])
+
+        def forward(self, x):
+            for each in self.parts:
+                x = each(x)
+            return x * 2 if reads and self.training else x
+
+    model, other = (Drop().to("tt") for _ in range(2))
+    other.load_state_dict(model.state_dict())
+
+    def trains(model):
+        def step(x):
+            model.train()
+            model.zero_grad()
+            loss = model(x).square().sum()
+            loss.backward()
+            return loss
+        return step
+
+    def tests(model):
+        def step(x):
+            model.eval()
+            with torch.no_grad():
+                return model(x).sum()
+        return step
+
+    own, captured = (trains(model), tests(model)), [tt_device.capture(each(other)) for each in (trains, tests)]
+    x = torch.randn(2, 4, device="tt")
+    for i in [0, 0, 1, 0, 1, 1] * 4:
+        torch.manual_seed(3)
+        expected = own[i](x)
+        torch.manual_seed(3)
+        torch.testing.assert_close(captured[i](x).cpu(), expected.detach().cpu())
+        assert [each.training for each in other.modules()] == [each.training for each in model.modules()]
+    assert all(each.programs for each in captured)

@@ -343,3 +343,23 @@ def test_storages_are_made_and_dropped_by_many_threads(tt_device):
     for each in threads:
         each.join()
     assert found == [True] * 60
+
+
+OTHER_LAYOUTS = {
+    "sparse": lambda: torch.sparse_coo_tensor(torch.tensor([[0, 1]]), torch.ones(2), (3,)).to("tt"),
+    "sparse from indices": lambda: torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1), (3,), device="tt"),
+    "csr": lambda: torch.eye(2).to_sparse_csr().to("tt") @ torch.ones(2, 2, device="tt"),
+    "to_sparse": lambda: torch.eye(2, device="tt").to_sparse(),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8).to("tt"),
+    "quantize": lambda: torch.quantize_per_tensor(torch.ones(2, device="tt"), 0.1, 0, torch.quint8),
+    "float8": lambda: torch.ones(2, dtype=torch.float8_e4m3fn).to("tt"),
+}
+
+
+@pytest.mark.parametrize("make", OTHER_LAYOUTS.values(), ids=OTHER_LAYOUTS)
+def test_tensors_that_the_device_does_not_have_are_refused_with_advice(tt_device, make):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a call that fails has not run on the CPU
+        warnings.filterwarnings("ignore", message=".*(invariant|CSR|beta|quantiz|deprecat)")
+        with pytest.raises((NotImplementedError, RuntimeError), match="the device tt has no .*(CPU|cpu)"):
+            make()

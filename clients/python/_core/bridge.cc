@@ -48,6 +48,13 @@ class TorchHost final : public torch::Host {
 
   // The bytes of a tensor, row-major.
   void read(const Var& tensor, void* to, std::uint64_t count) {
+    if (own().tracer() != nullptr) {
+      const std::string line = session().here();
+      raise_if(Status(core::Code::kFailedPrecondition,
+                      (line.empty() ? "" : line + ": ") +
+                          "a captured step cannot read a tensor's value (.item(), .cpu(), bool(), "
+                          "print): return the tensor, or use torch.where in place of an if"));
+    }
     nb::object object = nb::steal(wrap(own(), HandleRef(&autograd::handle_of(tensor))));
     if (!object.is_valid()) throw nb::python_error();
     const nb::object bytes = nb::module_::import_("teletensor.torch._bytes").attr("read")(object);

@@ -61,7 +61,8 @@ Policy policy_of(std::string_view module) {
   const auto in_any = [&](std::initializer_list<std::string_view> parts) {
     return std::any_of(parts.begin(), parts.end(), in);
   };
-  if (in_any({"teletensor.jit", "teletensor._script"})) {
+  if (in("torch.optim.lr_scheduler")) return Policy::kPackage;  // Its numbers tell of calls.
+  if (in_any({"teletensor.jit", "teletensor._script", "teletensor.torch", "torch"})) {
     return Policy::kSkipped;
   }
   if (in_any({"teletensor.nn", "teletensor.optim", "teletensor.distributions", "teletensor.amp",
@@ -115,7 +116,8 @@ bool is_opaque(PyObject* callable) {
   if (is_checked(function)) return true;
   if (!PyFunction_Check(function)) return false;
   const std::string module = module_of(function);
-  return in_package(module) && policy_of(module) == Policy::kPlain;
+  const Policy policy = policy_of(module);
+  return in_package(module) ? policy == Policy::kPlain : policy == Policy::kSkipped;
 }
 
 bool is_native_iterator(PyObject* object) {

@@ -10,8 +10,8 @@ namespace teletensor::client {
 
 // How the instructions of a Python module are treated in a capture.
 enum class Policy : std::uint8_t {
-  kSkipped,
-  kPlain,  // Modules of the package in which only Symbols are handled.
+  kSkipped,  // Among them PyTorch's, whose state `teletensor.torch` compares by itself.
+  kPlain,    // Modules of the package in which only Symbols are handled.
   // Modules of the package for modules and optimizers: their reads of the program's objects are
   // recorded.
   kPackage,
@@ -38,8 +38,8 @@ bool is_checked(PyObject* object);
 bool is_python_function(PyObject* object);
 // Returns true if a call runs instructions of the program at once.
 bool runs_python(PyObject* callable);
-// Returns true for a function of the package whose instructions are not inspected. It may read its
-// arguments.
+// Returns true for a function of the package or of PyTorch whose instructions are not inspected. It
+// may read its arguments.
 bool is_opaque(PyObject* callable);
 // Returns true for an iterator implemented in C, whose next element cannot be predicted.
 bool is_native_iterator(PyObject* object);

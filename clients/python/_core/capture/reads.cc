@@ -500,6 +500,13 @@ void bind_reads(nb::module_& m) {
           },
           nb::arg("container").none(), "Notes the read of all of a container from outside.")
       .def(
+          "overlook",
+          [](Reads& r, nb::dict dict, nb::handle key) {
+            r.know(dict.ptr());
+            r.store_item(dict.ptr(), key.ptr());
+          },
+          nb::arg("dict"), nb::arg("key"), "Reads of this item are not noted.")
+      .def(
           "called",
           [](Reads& r, nb::handle function, nb::tuple args) {
             r.called(function.ptr(), args.ptr());

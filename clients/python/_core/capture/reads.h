@@ -38,6 +38,9 @@ class Reads {
   // containers.
   void whole(PyObject* container, bool deep);
 
+  // Records that the function writes an item, so that reads of it after that are not recorded.
+  void store_item(PyObject* container, PyObject* key);
+
   // Handles the call of a C function with these arguments.
   void called(PyObject* function, PyObject* args);
   bool knows(PyObject* object) const { return known_.contains(object); }
@@ -79,7 +82,6 @@ class Reads {
   void method(std::string_view name, PyObject* self, PyObject** args, Py_ssize_t count);
   void take(PyObject* iterator);
   void store_attribute(PyObject* object, PyObject* name);
-  void store_item(PyObject* container, PyObject* key);
   void mutate(PyObject* container, bool replaces);
   void class_attribute(PyTypeObject* type, PyObject* name, PyObject* found);
   void super_attribute(PyObject* of, PyObject* self_class, PyObject* name);

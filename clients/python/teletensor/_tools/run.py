@@ -59,7 +59,7 @@ def _value(text: str) -> Any:
     return values[0] if len(values) == 1 and "," not in text else tensor(values)
 
 
-def _inputs(words: list[str]) -> dict[str, Any]:
+def _inputs(words: list[str], option: str) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for each in words:
         name, equals, value = each.partition("=")
@@ -68,7 +68,7 @@ def _inputs(words: list[str]) -> dict[str, Any]:
         elif each.endswith(".safetensors"):
             given |= load_tensors(each)
         else:
-            raise ValueError(f"--inputs: {each!r} is not NAME=VALUE or a .safetensors file")
+            raise ValueError(f"{option}: {each!r} is not NAME=VALUE or a .safetensors file")
     return given
 
 
@@ -97,7 +97,7 @@ def _run(args: argparse.Namespace) -> int:
         if args.show:
             print(program)
             return None
-        leaves = flatten(program(**_inputs(args.inputs)))[0]
+        leaves = flatten(program(**_inputs(args.inputs, "--inputs")))[0]
         return {f"output{i}": leaf for i, leaf in enumerate(leaves)}
 
     return _finished(args, "run", results)
@@ -108,7 +108,7 @@ def _run_onnx(args: argparse.Namespace) -> int:
         from ..onnx import load
 
         model = load(args.file)
-        inputs = _inputs(args.inputs)
+        inputs = _inputs(args.inputs, "--input")
         found = model(**inputs)
         if args.save:
             model.save(pathlib.Path(args.save), **inputs)

@@ -37,8 +37,10 @@ for _name, _function in {
     op(_name)(_unary(_function))
 
 
-def _binary(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
+def _binary(function: Callable[[Tensor, Tensor], Tensor], mixed: bool) -> Callable[..., Any]:
     def binary(A: Tensor, B: Tensor) -> Tensor:
+        if A.dtype != B.dtype and not mixed:
+            raise TypeError(f"the inputs have dtypes {A.dtype} and {B.dtype}, and ONNX converts neither")
         return function(A, B)
 
     return binary
@@ -63,7 +65,7 @@ _OPERATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "LessOrEqual": tt.le, "Greater": tt.gt, "GreaterOrEqual": tt.ge, "MatMul": tt.matmul,
 }  # fmt: skip
 for _name, _operator in _OPERATORS.items():
-    op(_name)(_binary(_operator))
+    op(_name)(_binary(_operator, mixed=_name == "Pow"))
 
 
 @op("Equal")

@@ -34,9 +34,9 @@ class OnnxModel:
     daemon by name.
     """
 
-    def __init__(self, interpreter: Interpreter, name: str) -> None:
+    def __init__(self, interpreter: Interpreter, name: str, path: str = "") -> None:
         model = interpreter.model
-        self.name = name
+        self.name, self._path = name, path
         self._values = [v for v in model.graph.inputs if v.name not in model.graph.constants]
         self._defaults = {v.name: v for v in model.graph.inputs if v.name in model.graph.constants}
         self._interpreter = interpreter
@@ -71,12 +71,18 @@ class OnnxModel:
         that the model does not declare, and if a node fails; the state of the session is then unchanged."""
         with self._session.as_current():
             given = self._given(args, kwargs)
-            if self._captures:
-                try:
-                    return self._compiled(**given)
-                except NotCaptured:
-                    self._captures = False
-            return self._interpreter.run(**given)
+            try:
+                return self._run(given)
+            except OnnxError as error:
+                raise OnnxError(f"{self._path}: {error}" if self._path else str(error)) from error.__cause__
+
+    def _run(self, given: dict[str, Any]) -> Any:
+        if self._captures:
+            try:
+                return self._compiled(**given)
+            except NotCaptured:
+                self._captures = False
+        return self._interpreter.run(**given)
 
     def save(self, f: Any, /, *examples: Any, **named: Any) -> None:
         """Writes a file that `tt.jit.load`, `teletensor run` and the C++ client can run, for inputs with
@@ -205,7 +211,8 @@ def _declared(value: Value) -> str:
 
 def load(f: str | os.PathLike[str]) -> OnnxModel:
     """Reads a model from an .onnx file with operators of versions 7 to 28 of ONNX's operator set, and puts
-    its weights on the daemon. Needs neither the onnx package nor protobuf.
+    its weights on the daemon. A model of an older version must have only operators whose rules are those of
+    version 7, such as Relu. Needs neither the onnx package nor protobuf.
 
     Weights in external files are read from the folder of `f` only. The limits of a model file are 2 GiB,
     2^20 nodes, and graphs nested 32 deep; memory is allocated only for data that the file really contains.
@@ -216,13 +223,18 @@ def load(f: str | os.PathLike[str]) -> OnnxModel:
     """
     path = os.fspath(f)
     model = read(path)
-    version = model.opsets.get("", 7)
-    if not 1 <= version <= NEWEST:
-        raise OnnxError(f"{path}: version {version} of ONNX's operators; 7 to {NEWEST} are supported")
+    version = model.opsets.get("", OLDEST)
+    known = version >= OLDEST or (version >= 1 and all(node.op in _UNCHANGED for node in model.graph.nodes))
+    if not known or version > NEWEST:
+        raise OnnxError(f"{path}: version {version} of ONNX's operators; {OLDEST} to {NEWEST} are "
+                        "supported")
     try:
-        return OnnxModel(Interpreter(model), model.graph.name or os.path.basename(path))
+        return OnnxModel(Interpreter(model), model.graph.name or os.path.basename(path), path)
     except OnnxError as error:
         raise OnnxError(f"{path}: {error}") from None
 
 
-NEWEST = 28
+OLDEST, NEWEST = 7, 28
+# Operators whose rules have been the same since version 1.
+_UNCHANGED = {"Abs", "Ceil", "Exp", "Floor", "Identity", "Log", "Neg", "Not", "Reciprocal", "Relu", "Shape",
+              "Sigmoid", "Size", "Sqrt", "Tanh", "Transpose"}

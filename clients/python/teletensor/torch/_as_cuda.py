@@ -5,10 +5,7 @@ Names of devices are replaced where PyTorch's functions take them, and `torch.cu
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import time
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -66,72 +63,94 @@ class _Generator(metaclass=_StandIn):
     real = torch.Generator
 
 
-class Event:
-    """A point in time of the program. The device runs in the order of issue: all waits are alike."""
+class _Event(metaclass=_StandIn):
+    """torch.cuda.Event."""
 
-    def __init__(self, enable_timing: bool = False, **_: Any) -> None:
-        self._time: float | None = None
-
-    def record(self, stream: Any = None) -> None:
-        """Notes the time at which all that was issued has run."""
-        _device.synchronize()
-        self._time = time.perf_counter()
-
-    def synchronize(self) -> None:
-        """Nothing is left to wait for."""
-
-    wait = synchronize
-
-    def query(self) -> bool:
-        """True, always."""
-        return True
-
-    def elapsed_time(self, end: Event) -> float:
-        """Milliseconds from this event to another."""
-        if self._time is None or end._time is None:
-            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
-        return (end._time - self._time) * 1e3
+    real = torch.Event
 
 
-class Stream:
-    """The one stream of the device, under any name."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def synchronize(self) -> None:
-        """Waits for everything."""
-        _device.synchronize()
-
-    def query(self) -> bool:
-        """True, always."""
-        return True
-
-    def wait_stream(self, other: Any) -> None:
-        """The stream waits for all that was issued before, without a call."""
-
-    wait_event = wait_stream
-
-    def record_event(self, event: Event | None = None) -> Event:
-        """An event that is recorded now."""
-        event = event or Event()
-        event.record()
-        return event
+_KINDS = {"FloatTensor": torch.float32, "DoubleTensor": torch.float64, "HalfTensor": torch.float16,
+          "BFloat16Tensor": torch.bfloat16, "LongTensor": torch.int64, "IntTensor": torch.int32,
+          "ShortTensor": torch.int16, "CharTensor": torch.int8, "ByteTensor": torch.uint8,
+          "BoolTensor": torch.bool}
 
 
-class _Properties(types.SimpleNamespace):
-    """What torch.cuda.get_device_properties returns."""
+class _Kind(type):
+    """A class such as torch.cuda.FloatTensor: tensors of a dtype on the device."""
+
+    dtype: torch.dtype
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, torch.Tensor) and value.device.type == "tt" and value.dtype == cls.dtype
+
+    def __call__(cls, *args: Any) -> Any:
+        return getattr(torch, cls.__name__)(*args).to("tt")
 
 
-def _properties(device: Any = None) -> _Properties:
-    sizes = [each for each in _device._session().memory(0) if each["device"] == _device.get_device_name()]
-    total = int(sizes[0].get("limit") or sizes[0].get("total") or 0) if sizes else 0
-    return _Properties(name=_device.get_device_name(), total_memory=total, major=8, minor=0,
-                       multi_processor_count=1)
+_kinds = {name: _Kind(name, (), {"dtype": dtype, "__module__": "torch.cuda"})
+          for name, dtype in _KINDS.items()}
+
+
+def _kind_of(value: Any) -> _Kind | None:
+    """The class of a name such as "torch.cuda.FloatTensor", or the class itself; None for all else."""
+    if isinstance(value, str) and value.startswith("torch.cuda."):
+        return _kinds.get(value[len("torch.cuda."):])
+    return value if isinstance(value, _Kind) else None
+
+
+def _type(of: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(of)
+    def type(self: Any, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        kind = _kind_of(dtype)
+        if kind is not None:
+            return self.to("tt", kind.dtype, non_blocking)
+        made = of(self, dtype, non_blocking, **kwargs)
+        return made.replace("torch.tt.", "torch.cuda.") if isinstance(made, str) else made
+
+    return type
+
+
+def _default_type(of: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(of)
+    def set_default_tensor_type(t: Any) -> None:
+        kind = _kind_of(t)
+        if kind is None:
+            of(t)
+        torch.set_default_device(None if kind is None else "tt")
+        if kind is not None:
+            torch.set_default_dtype(kind.dtype)
+
+    return set_default_tensor_type
+
+
+def _without_nccl(of: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(of)
+    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
+        if "nccl" in str(backend):
+            raise RuntimeError("tt: the device has no backend of torch.distributed, and NCCL needs GPUs in "
+                               "this process: see teletensor.distributed")
+        of(backend, *args, **kwargs)
+
+    return init_process_group
+
+
+class _Graph:
+    """torch.cuda.CUDAGraph and what makes one, which the device does not have."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError("tt: a graph of CUDA cannot be captured on this device; "
+                                  "teletensor.torch.capture(step) makes a whole step one command")
+
+
+def _no_interface(self: torch.Tensor) -> Any:
+    """Hides the interface from libraries that would read memory of a GPU at the tensor's address."""
+    raise AttributeError("__cuda_array_interface__: the tensor's memory is the daemon's")
+
+
+class Stream(_device.Stream):
+    """torch.cuda.Stream."""
+
+    cuda_stream = 0
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -150,31 +169,43 @@ def _answers() -> dict[str, Any]:
         "device_count": _device.device_count, "current_device": _device.current_device,
         "set_device": lambda device: _device.set_device(_moved(device)),
         "device": lambda device: _device.device(_moved(device)),
-        "get_device_name": _device.get_device_name, "get_device_capability": lambda device=None: (8, 0),
-        "get_device_properties": _properties, "get_arch_list": lambda: ["sm_80"],
+        "get_device_name": _device.get_device_name, "get_arch_list": lambda: ["sm_80"],
+        "get_device_capability": _device.get_device_capability,
+        "get_device_properties": _device.get_device_properties, "device_of": _device.device_of,
         "synchronize": _device.synchronize, "empty_cache": _device.empty_cache, "ipc_collect": _nothing,
-        "memory_allocated": _memory, "max_memory_allocated": _memory, "memory_reserved": _memory,
-        "max_memory_reserved": _memory, "reset_peak_memory_stats": _nothing,
-        "reset_max_memory_allocated": _nothing, "memory_summary": lambda *_, **__: "",
+        "memory_allocated": _device.memory_allocated, "memory_reserved": _device.memory_reserved,
+        "max_memory_allocated": _device.max_memory_allocated, "mem_get_info": _device.mem_get_info,
+        "max_memory_reserved": _device.max_memory_reserved, "memory_stats": _device.memory_stats,
+        "reset_peak_memory_stats": _device.reset_peak_memory_stats,
+        "reset_max_memory_allocated": _device.reset_peak_memory_stats,
+        "memory_summary": _device.memory_summary,
         "manual_seed": _device.manual_seed, "manual_seed_all": _device.manual_seed_all,
         "seed": _device.seed, "seed_all": _device.seed, "initial_seed": _device.initial_seed,
         "get_rng_state": lambda device=0: _device.get_rng_state(),
         "set_rng_state": lambda state, device=0: _device.set_rng_state(state),
         "get_rng_state_all": _device.get_rng_state_all, "set_rng_state_all": _device.set_rng_state_all,
         "is_bf16_supported": lambda including_emulation=True: True,
-        "Event": Event, "Stream": Stream, "stream": lambda stream: contextlib.nullcontext(),
+        "Event": _Event, "Stream": Stream, "stream": _device.stream,
         "current_stream": lambda device=None: Stream(), "default_stream": lambda device=None: Stream(),
+        "is_current_stream_capturing": _device.is_current_stream_capturing, "CUDAGraph": _Graph,
+        "graph": _Graph, "make_graphed_callables": _Graph, **_kinds,
     }
-
-
-def _memory(device: Any = None) -> int:
-    return _device.memory_allocated()
 
 
 def _patch(owner: Any, *names: str) -> None:
     for name in names:
         if hasattr(owner, name):
             setattr(owner, name, _moving(getattr(owner, name)))
+
+
+def _compiled(of: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile, whose own backend is for GPUs: the device's takes its place."""
+
+    @functools.wraps(of)
+    def compile(*args: Any, backend: Any = "inductor", **kwargs: Any) -> Any:
+        return of(*args, backend="teletensor" if backend == "inductor" else backend, **kwargs)
+
+    return compile
 
 
 def _first_is_device(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -195,12 +226,24 @@ def install() -> None:
         for module in (torch, torch.fft, torch.nested):
             if getattr(module, name, None) is constructor:
                 _patch(module, name)
-    _patch(torch, "load", "set_default_device", "asarray", "get_device_module")
+    likes = [f"{name}_like" for name in ("zeros", "ones", "empty", "full", "rand", "randn", "randint")]
+    _patch(torch, "load", "set_default_device", "asarray", "get_device_module", "normal", *likes)
+    _patch(torch.fft, "fftfreq", "rfftfreq")
+    torch.set_default_tensor_type = _default_type(torch.set_default_tensor_type)
+    torch.compile = _compiled(torch.compile)
     _patch(torch.Tensor, "to", "new_tensor", "new_empty", "new_zeros", "new_ones", "new_full")
     _patch(torch.nn.Module, "to", "to_empty")
     torch.nn.Module.cuda = _first_is_device(torch.nn.Module.cuda)
     torch.Tensor.cuda = _first_is_device(torch.Tensor.cuda)
     torch.Tensor.is_cuda = property(lambda self: self.device.type == "tt")
+    torch.Tensor.__cuda_array_interface__ = property(_no_interface)
+    torch.Tensor.type = _type(torch.Tensor.type)
+    torch.Tensor.record_stream = _nothing
+    # With one device nn.DataParallel calls its module.
+    torch.nn.parallel.data_parallel._get_available_device_type = lambda: None
+    if torch.distributed.is_available():
+        torch.distributed.init_process_group = _without_nccl(torch.distributed.init_process_group)
+        torch.distributed.is_nccl_available = lambda: False
     for owner in (torch.autocast, torch.amp.GradScaler):
         _patch(owner, "__init__")
     _patch(torch, "is_autocast_enabled", "get_autocast_dtype")

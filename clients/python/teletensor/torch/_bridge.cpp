@@ -199,6 +199,12 @@ PyObject* begin(PyObject*, PyObject* arguments) {
   static auto* const everything = new torch::Library(
       torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   everything->fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
+  for (const auto key :
+       {c10::DispatchKey::SparsePrivateUse1, c10::DispatchKey::SparseCsrPrivateUse1,
+        c10::DispatchKey::QuantizedPrivateUse1, c10::DispatchKey::NestedTensorPrivateUse1}) {
+    auto* const others = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+    others->fallback(torch::CppFunction::makeFromBoxedFunction<&other_layout>());
+  }
   static auto* const aten = new torch::Library(torch::Library::IMPL, "aten",
                                                c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   auto& dispatcher = c10::Dispatcher::singleton();

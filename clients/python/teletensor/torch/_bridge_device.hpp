@@ -7,18 +7,20 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/ops/empty.h>
 #include <Python.h>
-#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <sys/mman.h>
 #include <torch/csrc/Exceptions.h>
 
 #include <bit>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <random>
 #include <unordered_map>
+#include <utility>
 
 #include "record.h"
 
@@ -123,7 +125,50 @@ c10::DataPtr data_of(tt_storage* storage, std::size_t bytes) {
   return {contents->address, contents, &drop_contents, kDevice};
 }
 
-struct Allocator final : c10::Allocator {
+// What a function of torch.tt returns; the caller holds the GIL and owns the reference.
+PyObject* ask_module(const char* name) {
+  PyObject* const module = PyImport_ImportModule("teletensor.torch._device");
+  if (module == nullptr) raise();
+  PyObject* const found = PyObject_CallMethod(module, name, nullptr);
+  Py_DECREF(module);
+  if (found == nullptr) raise();
+  return found;
+}
+void tell_module(const char* name) {
+  const Gil gil;
+  Py_DECREF(ask_module(name));
+}
+// The same, where it returns two numbers of bytes.
+std::pair<std::size_t, std::size_t> ask_for_bytes(const char* name) {
+  const Gil gil;
+  PyObject* const found = ask_module(name);
+  unsigned long long first = 0, second = 0;
+  const bool good = PyArg_ParseTuple(found, "KK", &first, &second) != 0;
+  Py_DECREF(found);
+  if (!good) raise();
+  return {first, second};
+}
+
+// The memory pool is the daemon's, which keeps account of the session's bytes.
+struct Allocator final : c10::DeviceAllocator {
+  bool initialized() override { return g_bridge != nullptr; }
+  void emptyCache(c10::MempoolId_t) override { tell_module("empty_cache"); }
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    const auto [used, peak] = ask_for_bytes("_used_and_peak");
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    const auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    for (auto* each : {&stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes}) {
+      (*each)[all].current = static_cast<std::int64_t>(used);
+      (*each)[all].peak = static_cast<std::int64_t>(peak);
+    }
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override { tell_module("reset_peak_memory_stats"); }
+  std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex) override {
+    return ask_for_bytes("mem_get_info");
+  }
   c10::DataPtr allocate(std::size_t bytes) override {
     return data_of(g_bridge->new_storage(bytes), bytes);
   }
@@ -200,13 +245,30 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getDefaultStream(c10::Device) const override { return stream(); }
   c10::Stream exchangeStream(c10::Stream) const override { return stream(); }
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
-  void record(void**, const c10::Stream&, const c10::DeviceIndex,
-              const c10::EventFlag) const override {}
+  c10::Stream getNewStream(c10::Device, int) const override { return stream(); }
+  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return stream(); }
+  c10::DeviceCapability getDeviceCapability(c10::Device) const override { return {}; }
+  // An event is the time in milliseconds at which it was recorded. One that measures time waits for
+  // everything before; others need not, because the one stream runs in the order of issue.
+  void record(void** event, const c10::Stream&, const c10::DeviceIndex,
+              const c10::EventFlag flag) const override {
+    if (flag != c10::EventFlag::PYTORCH_DEFAULT) tell_module("synchronize");
+    if (*event == nullptr) *event = new double();
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    *static_cast<double*>(*event) = std::chrono::duration<double, std::milli>(now).count();
+  }
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
-  void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<double*>(event);
+  }
+  double elapsedTime(void* begin, void* end, const c10::DeviceIndex) const override {
+    return *static_cast<double*>(end) - *static_cast<double*>(begin);
+  }
+  void synchronizeEvent(void*) const override { tell_module("synchronize"); }
   bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override {}
+  void synchronizeStream(const c10::Stream&) const override { tell_module("synchronize"); }
+  void synchronizeDevice(const c10::DeviceIndex) const override { tell_module("synchronize"); }
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 

@@ -1,5 +1,5 @@
 // Part of _bridge.cpp, which is one translation unit: the state on which a captured step depends
-// beside its arguments. That is PyTorch's modes, the modes, tensors, children and hooks of modules,
+// beside its arguments. That is PyTorch's modes, the tensors, children and hooks of modules,
 // the numbers, state and hooks of optimizers, and the hooks of leaves.
 #pragma once
 
@@ -82,11 +82,22 @@ PyObject* python_modes(PyObject*, PyObject*) {
   END_HANDLE_TH_ERRORS
 }
 
-// The storage of a tensor, and whether it requires a gradient, as a number that compares.
-std::uintptr_t identity_of(const at::Tensor& tensor) {
-  const void* const storage =
-      tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
-  return reinterpret_cast<std::uintptr_t>(storage) + tensor.requires_grad();
+// Gives `take` numbers until it returns false: the storage of a tensor, whether it requires a
+// gradient, and what it shows of the storage. Returns whether `take` took all of them.
+template <class Take>
+bool each_fact(const at::Tensor& tensor, const Take& take) {
+  const bool dense = tensor.has_storage();
+  const void* const storage = dense ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+  if (!take(reinterpret_cast<std::uintptr_t>(storage) + tensor.requires_grad()) ||
+      !take(tensor.scalar_type()) || !take(tensor.dim())) {
+    return false;
+  }
+  if (!dense) return true;
+  if (!take(tensor.storage_offset())) return false;
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+    if (!take(tensor.size(i)) || !take(tensor.stride(i))) return false;
+  }
+  return true;
 }
 
 // The attributes with these names, as interned strings.
@@ -122,7 +133,7 @@ class StateWalk {
 
   bool run(PyObject* modules, PyObject* optimizers, PyObject* leaves) {
     static const std::vector<PyObject*> of_module =
-        interned({"training", "_parameters", "_buffers", "_modules"});
+        interned({"_parameters", "_buffers", "_modules"});
     static const std::vector<PyObject*> own_of_module =
         interned({"forward", "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks",
                   "_backward_hooks"});
@@ -203,7 +214,10 @@ struct StateReader {
   std::string tensors;
 
   bool tensor(const at::Tensor& tensor) {
-    append(tensors, identity_of(tensor));
+    each_fact(tensor, [this](auto number) {
+      append(tensors, number);
+      return true;
+    });
     const Ref alias(THPVariable_Wrap(tensor.detach()));
     if (PyList_Append(held, alias.get()) != 0) throw python_error();
     return true;
@@ -231,7 +245,9 @@ struct StateChecker {
     tensors.remove_prefix(sizeof number);
     return true;
   }
-  bool tensor(const at::Tensor& tensor) { return take(identity_of(tensor)); }
+  bool tensor(const at::Tensor& tensor) {
+    return each_fact(tensor, [this](auto number) { return take(number); });
+  }
   bool value(PyObject* value) {
     if (next >= PyList_GET_SIZE(values)) return false;
     return same_constant(PyList_GET_ITEM(values, next++), value);

@@ -21,6 +21,7 @@ enum ReplayField : Py_ssize_t {
   kHaveGradient,  // list: whether they have
   kState,         // as State reads it
   kAttributes,    // list of (dictionary, key, value)
+  kUnchanged,     // function: whether what the program's code has read is unchanged
   kHost,          // list of (tensor in host memory, version)
   kLeaves,        // list of tensors, and
   kGradients,     // list of the gradients that the step gives them
@@ -39,7 +40,8 @@ class Replay {
   PyObject* run() {
     if (!takes(field(kArguments), arguments_) || view_of(field(kModes)) != modes() || !alike() ||
         !modes_are_same() || !gradients_exist_alike() || !State(field(kState)).holds() ||
-        !items_hold(field(kAttributes)) || !host_is_same() || !gradients_are_own()) {
+        !items_hold(field(kAttributes)) || !host_is_same() || !gradients_are_own() ||
+        !reads_hold()) {
       return nullptr;
     }
     if (!move()) return nullptr;
@@ -134,6 +136,10 @@ class Replay {
       if (!same_constant(now.get(), PyList_GET_ITEM(before, i))) return false;
     }
     return true;
+  }
+  bool reads_hold() const {
+    const Ref holds(PyObject_CallNoArgs(field(kUnchanged)));
+    return holds.get() == Py_True;
   }
   bool gradients_exist_alike() const {
     PyObject *const leaves = field(kKeyLeaves), *const before = field(kHaveGradient);

@@ -158,13 +158,21 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     const std::lock_guard lock(g_fallbacks_mutex);
     first = g_fallbacks[name]++ == 0;
   }
+  at::native::cpu_fallback(op, stack);
   if (first) {
     TORCH_WARN("tt: ", name,
                " has no row for these operands on the device tt: it runs on the CPU of this "
                "process, and its operands and results travel each time");
   }
-  at::native::cpu_fallback(op, stack);
 }
+// Operators of tensors of other layouts, which the device does not have.
+void other_layout(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "tt: ", name_of(op),
+      ": the device tt has no sparse, nested or quantized tensors; keep "
+      "them on the CPU, or make dense ones there (to_dense(), dequantize())");
+}
+
 void boxed_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   fall_back(op, stack);
 }

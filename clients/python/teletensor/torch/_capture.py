@@ -2,132 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import functools
-import types
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .. import _core
 from . import _trace
+from ._guards import Guards
 
 __all__ = ["Captured", "capture"]
 
 TRACES = 4  # of which two in a row must be equal
 REPLAYS = 16  # calls that are compared with a call
 RESTARTS = 8  # in a row without a call of a program
-
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
-
-_ADVICE = (
-    "Keep what changes in a tensor on the device: capturable=True for torch.optim.Adam and its kin, "
-    "lr=torch.tensor(..., device=\"tt\") for a learning rate that a scheduler sets in each step, an "
-    "argument of the step for data.")
-
-
-def _is_constant(value: Any) -> bool:
-    """Returns whether a value is a number, a text, None, a function, a class, or a tuple of these."""
-    if type(value) is tuple:
-        return all(map(_is_constant, value))
-    return (value is None or type(value) in (bool, int, float, complex, str)
-            or isinstance(value, (type, *_FUNCTIONS)))
-
-
-class _Guards:
-    """The state on which a step depends beside its arguments: modes, numbers, functions, tensors, children
-    and hooks of modules, numbers, state and hooks of optimizers, hooks of leaves, gradients, and tensors in
-    host memory."""
-
-    def __init__(self) -> None:
-        self.modules: dict[int, torch.nn.Module] = {}
-        self._optimizers: dict[int, torch.optim.Optimizer] = {}
-
-    @contextlib.contextmanager
-    def seeing(self) -> Iterator[None]:
-        """Notes the modules and optimizers that run in the block."""
-
-        def module_runs(module: torch.nn.Module, _: Any) -> None:
-            self.modules.setdefault(id(module), module)
-
-        def optimizer_runs(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-            self._optimizers.setdefault(id(optimizer), optimizer)
-
-        hooks = [register_module_forward_pre_hook(module_runs),
-                 register_optimizer_step_pre_hook(optimizer_runs)]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def settle(self, watch: _trace.Watch) -> None:
-        """Notes the state after the step."""
-        self.leaves = list(watch.leaves.values())
-        self.gradients = [each.grad for each in self.leaves]
-        self.host = [(each, each._version) for each in watch.outside()]
-        self.written = watch.written()
-        for module in [*self.modules.values()]:  # a ModuleList does not run, but its children do
-            self.modules.update({id(each): each for each in module.modules()})
-        seen = [*self.modules.values()], [*self._optimizers.values()], self.leaves
-        # holds the storages, so that no other storage has their addresses
-        self.values, tensors, self._held = _trace.bridge.read_state(*seen)
-        self.state = (*seen, self.values, tensors)
-        self.attributes = [
-            (module.__dict__, name, value) for module in self.modules.values()
-            for name, value in module.__dict__.items()
-            if name not in ("training", "forward") and _is_constant(value)]
-
-    def keep_attributes(self, before: list[tuple[Any, ...]]) -> None:
-        """Leaves out the numbers of modules that the step changes itself: `before` are those after the
-        trace before. Later calls do not change them, as they do not run other Python code of the step."""
-        known = {(id(owner), name): value for owner, name, value in before}
-        self.attributes = [
-            (owner, name, value) for owner, name, value in self.attributes
-            if _trace.bridge.items_hold([(known, (id(owner), name), value)])]
-
-    def changed(self) -> str:
-        """The first attribute of a module that is another one now, for a message."""
-        for owner, name, value in self.attributes:
-            if not _trace.bridge.items_hold([(owner, name, value)]):
-                module = next(each for each in self.modules.values() if each.__dict__ is owner)
-                return f" The attribute {name!r} of {type(module).__name__} was {value!r}."
-        return ""
-
-    def owns(self, weak: Any) -> bool:
-        """Returns whether the storage is that of a gradient, which each call sets."""
-        return any(StorageWeakRef(each.untyped_storage()).cdata == weak.cdata
-                   for each in self.gradients if each is not None)
-
-    def outside_is_same(self) -> bool:
-        """Returns whether a trace now would see the same modes, numbers and tensors."""
-        return (_trace.bridge.state_holds(self.state) and _trace.bridge.items_hold(self.attributes)
-                and all(each._version == version for each, version in self.host))
-
-    def hold(self) -> bool:
-        """Returns whether the step would do the same as it did, if as many gradients exist as then."""
-        if not self.outside_is_same():
-            return False
-        for leaf, gradient in zip(self.leaves, self.gradients, strict=True):
-            now = leaf.grad
-            if now is not None and now is not gradient:
-                return False
-        return True
-
-    def set_gradients(self) -> None:
-        """Gives the leaves the gradients that they had after the step."""
-        for leaf, gradient in zip(self.leaves, self.gradients, strict=True):
-            if leaf.grad is not gradient:
-                leaf.grad = gradient
-        _trace.bridge.written([each for each in self.gradients if each is not None] + self.written)
-
 
 class Replay(NamedTuple):
     """A valid call, which the extension compares with later ones: where all is equal, it runs the program
@@ -143,6 +36,7 @@ class Replay(NamedTuple):
     have_gradient: list[bool]
     state: tuple[Any, ...]
     attributes: list[tuple[Any, ...]]  # of modules: (dictionary, key, value)
+    unchanged: Any  # a function: whether all that the program's code has read is unchanged
     host: list[tuple[Any, int]]
     leaves: list[Any]
     gradients: list[Any]
@@ -153,9 +47,12 @@ class Replay(NamedTuple):
     # of no concern to the extension
     spec: Any
     kept: Any  # keeps objects alive that `modes` has the addresses of
+    modes_after: list[tuple[Any, ...]]  # (module, mode) that the step sets
 
     def result(self, leaves: list[Any]) -> Any:
-        """The result with these leaves."""
+        """The result with these leaves. Sets the modes of modules."""
+        for module, training in self.modes_after:
+            module.training = training
         return leaves[0] if self.spec.is_leaf() else tree_unflatten(leaves, self.spec)
 
 
@@ -165,7 +62,7 @@ class _Variant:
     def __init__(self) -> None:
         self.ready = False
         self.traces = 0
-        self.guards: _Guards | None = None
+        self.guards: Guards | None = None
         self.program: _trace.Program | None = None
 
 
@@ -176,26 +73,27 @@ def _difference(before: str, after: str) -> str:
         if kind != "equal":
             left = old[a].strip() if a < b else "(nothing)"
             right = new[c].strip() if c < d else "(nothing)"
-            return f"\n  once:  {left}\n  again: {right}\n"
-    return " values that it has sent from host memory differ. "
+            return f"\n  once:  {left}\n  again: {right}"
+    return " values that it has sent from host memory differ."
 
 
-def _problem(before: _trace.Program, after: _trace.Program, same_numbers: bool) -> str:
+def _problem(before: _trace.Program, after: _trace.Program, same_numbers: bool, own_change: str) -> str:
     """How two traces differ; nothing if calls of the second do what the step does. `same_numbers`: whether
-    modes and optimizers have the same numbers after both."""
+    optimizers have the same numbers after both. `own_change`: the place that the step reads and changes."""
     if before.blob != after.blob:
         return f"its operators are not the same in each call:{_difference(before.text, after.text)}"
     if not _core.same_sources(before.program, after.program):
         return ("in each call it reads other tensors from outside, or sends them from host memory. Write "
-                "new contents in place (copy_), or pass them as arguments. ")
+                "new contents in place (copy_), or pass them as arguments.")
     if not before.same_result(after):
-        return "it returns other values, which are not tensors made in the step, in each call. "
+        return "it returns other values, which are not tensors made in the step, in each call."
     again = {weak.cdata for weak in after.kept}
     if any(not weak.expired() and weak.cdata not in again for weak in before.kept):
-        return "in each call it keeps a tensor that it has made, which a later call would not. Return it. "
+        return "in each call it keeps a tensor that it has made, which a later call would not. Return it."
     if not same_numbers:
-        return ("in each call it changes a number of an optimizer or the mode of a module, which a later "
-                "call would not. ")
+        return "in each call it changes a number of an optimizer, which a later call would not."
+    if own_change:
+        return f"it reads {own_change}, and changes it in each call, which a later call would not."
     return ""
 
 
@@ -236,13 +134,13 @@ class _Call:
         found = tree_unflatten(leaves, self._spec)
         return found if _is_plain(found) else None
 
-    def run(self, step: Callable[..., Any], tensors: list[torch.Tensor]) -> Any:
-        """The step with these tensors in place of its own."""
+    def run(self, run: Callable[..., Any], step: Callable[..., Any], tensors: list[torch.Tensor]) -> Any:
+        """run(step, args, kwargs) with these tensors in place of its own."""
         leaves = list(self._leaves)
         for i, tensor in zip(self._places, tensors, strict=True):
             leaves[i] = tensor
         args, kwargs = tree_unflatten(leaves, self._spec)
-        return step(*args, **kwargs)
+        return run(step, args, kwargs)
 
 
 def _detached(leaf: Any) -> Any:
@@ -295,6 +193,7 @@ class Captured:
             valid, result = variant.program.run(call.tensors) if variant.guards.hold() else (False, None)
             if valid:
                 variant.guards.set_gradients()
+                variant.guards.set_modes()
                 self._restarts = 0
                 self._remember(key, replay)
                 return result
@@ -307,7 +206,7 @@ class Captured:
             self._variants.pop(key, None)
             raise
 
-    def _replay(self, call: _Call, guards: _Guards, program: _trace.Program) -> Replay | None:
+    def _replay(self, call: _Call, guards: Guards, program: _trace.Program) -> Replay | None:
         """The call as the extension compares it with later ones. Before it runs, which sets gradients."""
         marked = call.marked()
         if marked is None:
@@ -318,10 +217,10 @@ class Captured:
             modes=_trace.bridge.modes(), trained=modules,
             training=[module.training for module in modules], key_leaves=leaves,
             have_gradient=[leaf.grad is not None for leaf in leaves], state=guards.state,
-            attributes=guards.attributes, host=guards.host, leaves=guards.leaves,
-            gradients=guards.gradients, step=program.step, written=program.written,
+            attributes=guards.attributes, unchanged=guards.reads.check, host=guards.host,
+            leaves=guards.leaves, gradients=guards.gradients, step=program.step, written=program.written,
             own_written=guards.written, results=program.leaves, spec=program.spec,
-            kept=_get_current_function_mode_stack())
+            kept=_get_current_function_mode_stack(), modes_after=guards.modes)
 
     def _remember(self, key: Any, replay: Replay | None) -> None:
         self._replays.pop(key, None)
@@ -333,11 +232,11 @@ class Captured:
 
     def _first(self, call: _Call) -> Any:
         """Runs the step line by line: optimizers make their state, and lazy modules their parameters."""
-        guards, watch = _Guards(), _trace.Watch()
+        guards, watch = Guards({}), _trace.Watch()
         with guards.seeing(), watch:
-            result = tree_map(_detached, call.run(self._step, call.tensors))
+            result = tree_map(_detached, call.run(guards.run, self._step, call.tensors))
         # Modules that the step makes are other ones in each call, so that later calls add none.
-        self._modules = guards.modules
+        self._modules = guards.all_modules()
         self._leaves.update(watch.leaves)
         self._warm = True
         return result
@@ -352,8 +251,8 @@ class Captured:
             self._variants.clear()
             self._replays.clear()
 
-    def _run(self, call: _Call, tensors: list[torch.Tensor]) -> Any:
-        result = call.run(self._step, tensors)
+    def _run(self, call: _Call, guards: Guards, tensors: list[torch.Tensor]) -> Any:
+        result = call.run(guards.run, self._step, tensors)
         with torch.no_grad():
             for key, own in self._gradients.items():
                 leaf = self._leaves[key]
@@ -370,22 +269,25 @@ class Captured:
                 f"a captured step was traced {RESTARTS} times without a call of its program: between its "
                 "calls the mode, a number, a function, a child or a hook of a module, a number or a hook "
                 "of an optimizer, a tensor in host memory or a gradient changes, or its arguments share "
-                f"memory to which it writes.{guards.changed() if guards is not None else ''} {_ADVICE}")
+                f"memory to which it writes."
+                f"{guards.changed() + guards.advice() if guards is not None else ''}")
         self._replays.pop(key, None)
         self._variants[key] = made = _Variant()
         return made
 
     def _learn(self, variant: _Variant, call: _Call) -> Any:
         """Runs the step as a trace. The variant is ready if the trace is equal to the one before."""
-        guards, watch = _Guards(), _trace.Watch()
+        guards, watch = Guards(self._modules), _trace.Watch()
         seen = variant.guards
         values, attributes = (seen.values, seen.attributes) if seen is not None else ([], [])
         del seen
         variant.guards = None  # else it would hold the gradients of the trace before
         # The step sees copies: a tensor that it reads from outside as well is not taken for an argument.
         own = _trace.copies(call.tensors)
+        watch.made(own)
         with guards.seeing():
-            result, program = _trace.trace(lambda *tensors: self._run(call, list(tensors)), own, watch)
+            result, program = _trace.trace(
+                lambda *tensors: self._run(call, guards, list(tensors)), own, watch)
         with torch.no_grad():
             program.write_back(own, call.tensors)
         before, variant.program = variant.program, program
@@ -395,14 +297,14 @@ class Captured:
         program.kept = [weak for weak in program.kept if not guards.owns(weak)]
         variant.traces += 1
         if before is not None:
-            problem = _problem(before, program, values == guards.values)
+            problem = _problem(before, program, values == guards.values, guards.own_change)
             if not problem:
                 guards.keep_attributes(attributes)
                 program.finish()
                 variant.ready = True
             elif variant.traces >= TRACES:
                 raise RuntimeError(f"{getattr(self._step, '__qualname__', 'the step')} cannot be captured: "
-                                   f"{problem}{_ADVICE}")
+                                   f"{problem}{guards.advice()}")
         return result
 
 
@@ -421,7 +323,15 @@ def capture(step: Callable[..., Any]) -> Captured:
     A step cannot read a value (`.item()`, `print`), and needs operators of the device. RuntimeError,
     with the line, if it does, or if two traces of it differ: a number that Python computes anew in each
     call would otherwise be the same in all. Where the mode, a number, a function, a child or a hook of a
-    module changes between calls, or a number or a hook of an optimizer, the step is traced anew. Other
-    Python code of the step does not run again, nor does that of its hooks.
+    module changes between calls, or a number or a hook of an optimizer, or whatever else the program's own
+    code reads from outside of the step, the step is traced anew. RuntimeError if the step itself changes
+    what it reads, as a learning rate's scheduler does. Other Python code of the step does not run again,
+    nor does that of its hooks.
+
+    RuntimeError under a version of Python whose reads cannot be seen; 3.11 to 3.13 are good.
     """
+    if not _core.can_capture():
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise RuntimeError(f"capture needs Python 3.11 to 3.13: under {version} it cannot be seen what a "
+                           "step reads")
     return Captured(step)

@@ -107,9 +107,12 @@ def _compiled(graph: Any, _: Any) -> Any:
 
 
 def backend(graph: Any, inputs: Any, **options: Any) -> Any:
-    """The compiler of `torch.compile(backend="teletensor")`. It has no options."""
+    """The compiler of `torch.compile(backend="teletensor")`. It has no options; a mode has no effect."""
     from torch._dynamo.backends.common import aot_autograd
 
+    mode = options.pop("mode", None)
+    if mode is not None:
+        warnings.warn(f"the backend teletensor has no modes: mode={mode!r} has no effect", stacklevel=2)
     if options:
         raise ValueError(f"the backend teletensor has no options, but was given {', '.join(options)}")
     return aot_autograd(fw_compiler=_compiled, bw_compiler=_compiled)(graph, inputs)

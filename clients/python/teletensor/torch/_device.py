@@ -2,40 +2,63 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import os
+import types
 from typing import Any
 
 import torch
 
 from .. import _core
 from .._sessions.session import owner_of
+from .._tools.admin import Admin, bytes_text
 from . import _bytes
+
+OutOfMemoryError = torch.OutOfMemoryError
 
 # Of operators that are given none. The package sets it when the extension is there.
 default_generator: torch.Generator = torch.default_generator
 
 __all__ = [
+    "Event",
+    "OutOfMemoryError",
+    "Stream",
     "current_device",
+    "current_stream",
     "default_generator",
+    "default_stream",
     "device",
     "device_count",
+    "device_of",
     "empty_cache",
     "get_amp_supported_dtype",
+    "get_device_capability",
     "get_device_name",
+    "get_device_properties",
     "get_rng_state",
     "get_rng_state_all",
     "init",
     "initial_seed",
     "is_available",
     "is_bf16_supported",
+    "is_current_stream_capturing",
     "is_initialized",
     "manual_seed",
     "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
     "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "memory_summary",
+    "reset_peak_memory_stats",
     "seed",
     "set_device",
     "set_rng_state",
     "set_rng_state_all",
+    "stream",
     "synchronize",
 ]
 
@@ -160,17 +183,119 @@ def empty_cache() -> None:
     _core.torch_sweep()
 
 
-def _memory() -> dict[str, Any]:
-    synchronize()
+def _memory(reset: bool = False) -> dict[str, Any]:
+    """The daemon's account of the session on the device, after everything issued has run."""
     _core.torch_sweep()
-    name = get_device_name()
-    for each in _session().memory(0):
+    synchronize()
+    name, account = get_device_name(), Admin(_session()._transport)
+    for each in account.holdings(most=1, reset_peaks=reset)["session"]["memory"]:
         if each["device"] == name:
             return dict(each)
-    return {}
+    return {"used": 0, "peak": 0, "quota": 0, "device_used": 0, "device_total": 0}
+
+
+def _used_and_peak() -> tuple[int, int]:
+    use = _memory()
+    return int(use["used"]), int(use["peak"])
 
 
 def memory_allocated(device: Any = None) -> int:
     """Bytes that the session has in use on the device. Asks the daemon."""
     set_device(device if device is not None else 0)
-    return int(_memory().get("used", 0))
+    return _used_and_peak()[0]
+
+
+def max_memory_allocated(device: Any = None) -> int:
+    """The maximum of `memory_allocated` so far, or since `reset_peak_memory_stats`. Asks the daemon."""
+    set_device(device if device is not None else 0)
+    return _used_and_peak()[1]
+
+
+# The daemon keeps freed memory for all sessions.
+memory_reserved = memory_allocated
+max_memory_reserved = max_memory_allocated
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Starts the maximum of `max_memory_allocated` anew."""
+    _memory(reset=True)
+
+
+def mem_get_info(device: Any = None) -> tuple[int, int]:
+    """The (free, total) bytes of the device for all sessions. Asks the daemon."""
+    use = _memory()
+    return int(use["device_total"]) - int(use["device_used"]), int(use["device_total"])
+
+
+def memory_stats(device: Any = None) -> collections.defaultdict[str, int]:
+    """"allocated_bytes.all.current" and ".peak", and the same of "reserved_bytes" and "active_bytes"; 0 for
+    the other names of PyTorch's allocators."""
+    used, peak = _used_and_peak()
+    return collections.defaultdict(int, {
+        f"{kind}_bytes.all.{when}": bytes for kind in ("allocated", "reserved", "active")
+        for when, bytes in (("current", used), ("peak", peak))})
+
+
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """The bytes of the session and of the device as a text."""
+    use = _memory()
+    texts = {name: bytes_text(use[name]) for name in ("used", "peak", "device_used", "device_total")}
+    return ("{name}, this session: {used} (peak {peak}); all sessions: {device_used} of {device_total}"
+            .format(name=get_device_name(), **texts))
+
+
+def get_device_properties(device: Any = None) -> types.SimpleNamespace:
+    """The name of the device, its `total_memory` in bytes, and numbers that programs for GPUs ask for."""
+    return types.SimpleNamespace(name=get_device_name(), total_memory=mem_get_info()[1], major=8, minor=0,
+                                 multi_processor_count=1)
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    """(8, 0): the device has the dtypes of such a GPU."""
+    return 8, 0
+
+
+class Stream(torch.Stream):  # type: ignore[misc]
+    """The one stream of the device, under any name."""
+
+    def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> Any:
+        return super().__new__(cls, torch.device("tt", 0))
+
+
+# A point in time of the program. The device runs in the order of issue: all waits are alike.
+Event = torch.Event
+
+
+def current_stream(device: Any = None) -> Stream:
+    """The one stream of the device."""
+    made: Stream = Stream()
+    return made
+
+
+default_stream = current_stream
+
+
+def stream(stream: Any) -> contextlib.nullcontext[None]:
+    """A context without effect, as there is one stream."""
+    return contextlib.nullcontext()
+
+
+def is_current_stream_capturing() -> bool:
+    """False: `teletensor.torch.capture` is no capture of a stream."""
+    return False
+
+
+class device_of(device):
+    """A context in which the current device is that of a tensor."""
+
+    def __init__(self, obj: Any) -> None:
+        super().__init__(0)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Scheduling":  # PyTorch's compiler asks for it before it makes code for the device
+        raise NotImplementedError("tt: torch.compile's own backend has no code for this device: use "
+                                  "torch.compile(..., backend=\"teletensor\")")
+    if name == "default_generators":
+        return (default_generator,)
+    raise AttributeError(f"module 'torch.tt' has no attribute {name!r}")

@@ -59,6 +59,8 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         self._storages: dict[int, tuple[Any, int]] = {}
         self.host: dict[int, torch.Tensor] = {}  # tensors in host memory from outside, by storage
         self.leaves: dict[int, torch.Tensor] = {}  # tensors whose gradient a backward sets
+        self._foreign: set[int] = set()  # those of them that existed before
+        self._read: dict[int, weakref.ref[torch.Tensor]] = {}  # tensors on these
         self._written: dict[int, weakref.ref[torch.Tensor]] = {}  # of the device
         self._written_storages: set[int] = set()
 
@@ -87,6 +89,9 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
             if known is None or known[0].expired():
                 address = _record(tensor)[0]
                 self._storages[storage._cdata] = (StorageWeakRef(storage), address)
+                (self._foreign.discard if made else self._foreign.add)(storage._cdata)
+            if not made and storage._cdata in self._foreign:
+                self._read[id(tensor)] = weakref.ref(tensor)
             # A backward makes aliases of leaves, but only with grad mode off.
             if not made and tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
                 self.leaves.setdefault(id(tensor), tensor)
@@ -107,8 +112,19 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
                         and each.untyped_storage()._cdata not in self._made):
                     raise RuntimeError(
                         f"{line()}a captured step cannot write to a tensor in host memory ({func}): its "
-                        "later calls would not. Keep the tensor on the device; for torch.optim.Adam and "
-                        "its kin that is capturable=True or fused=True")
+                        "later calls would not. Keep the tensor on the device; an optimizer that has the "
+                        "option capturable=True or fused=True needs it, any other one's step() must be "
+                        "called outside of the step")
+
+    def made(self, tensors: list[torch.Tensor]) -> None:
+        """Takes the tensors for such that operators have made."""
+        for each in tensors:
+            self._sees(each, True)
+
+    def read(self) -> list[torch.Tensor]:
+        """The tensors of the device that existed before, that operators have read, and that still exist."""
+        found = [weak() for weak in self._read.values()]
+        return [tensor for tensor in found if tensor is not None]
 
     def outside(self) -> list[torch.Tensor]:
         """The tensors in host memory that existed before."""
