@@ -178,3 +178,36 @@ def test_an_embedding_of_limited_norm(tt_device):
         got = F.embedding(indices.to("tt"), there, max_norm=1.5)
     torch.testing.assert_close(got.cpu(), F.embedding(indices, weight, max_norm=1.5))
     torch.testing.assert_close(there.cpu(), weight)  # also in the rows that no index names
+
+
+def the_same(tt_device, function, *operands, **tolerance):
+    """Compares the tensors that the function gives for copies of the operands on the CPU and on the device,
+    and the gradients of operands that require one. No operator may run on the CPU instead."""
+    found = {}
+    for device in ("cpu", "tt"):
+        here = [x.detach().to(device, copy=True).requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor)
+                else x for x in operands]
+        with tt_device.strict():
+            results = function(*here)
+            results = list(results) if isinstance(results, (tuple, list)) else [results]
+            leaves = [x for x in here if isinstance(x, torch.Tensor) and x.requires_grad]
+            if leaves:
+                smooth = [x for x in results if x.requires_grad]
+                # Weights that differ, and are not real for a complex result.
+                weights = [torch.linspace(0.5, 2, x.numel(), device=device).reshape(x.shape).to(x.dtype)
+                           * (1 + 0.5j if x.is_complex() else 1) for x in smooth]
+                results += torch.autograd.grad([(x * w).abs().sum() for x, w in zip(smooth, weights)], leaves)
+        found[device] = [x.detach().cpu() for x in results]
+    for a, b in zip(found["cpu"], found["tt"], strict=True):
+        torch.testing.assert_close(b, a, **tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("function", [torch.tanh, torch.sigmoid, F.tanhshrink, lambda x: x.tanh_()],
+                         ids=["tanh", "sigmoid", "tanhshrink", "in place"])
+def test_gradients_of_complex_activations(tt_device, function, dtype):
+    x = torch.randn(3, 4, dtype=dtype, requires_grad=True)
+    the_same(tt_device, lambda x: function(x * 1), x)
+    if dtype is torch.complex128:
+        there = x.detach().to("tt").requires_grad_()
+        assert torch.autograd.gradgradcheck(lambda x: function(x * 1), there)

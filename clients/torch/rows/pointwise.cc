@@ -136,6 +136,15 @@ void glu_backward(Call& c) {
   }
 }
 
+// ---- Gradients by results
+
+// PyTorch passes the result itself; the ops take the conjugate of a complex result.
+void by_result(Call& c, std::string_view op) {
+  c.give(made(op, {c.var("grad_output"), ops::conj(c.var("output"))}));
+}
+void sigmoid_backward(Call& c) { by_result(c, "sigmoid_backward"); }
+void tanh_backward(Call& c) { by_result(c, "tanh_backward"); }
+
 // ---- Gradients by the catalog's vjps
 
 void by_vjp(Call& c, std::string_view op, const core::Attributes& attributes) {
@@ -216,7 +225,8 @@ constexpr Row kPointwiseRows[] = {
     {"zero", "fill(self, 0)"},
     {"complex", "(real, imag)"},
     {"polar", "(abs, angle)"},
-    {"sigmoid_backward tanh_backward", "(grad_output, output)"},
+    {"sigmoid_backward", "(grad_output, output)", sigmoid_backward},
+    {"tanh_backward", "(grad_output, output)", tanh_backward},
     {"gelu_backward", "(grad_output, self, approximate)"},
     {"elu", "(self, alpha, scale, input_scale)", elu},
     {"elu_backward", "(grad_output, alpha, scale, input_scale, is_result, self_or_result)",
