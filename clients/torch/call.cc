@@ -42,7 +42,7 @@ core::Result<Attribute> attribute_of(const tt_value& value, const Parameter& par
       if (value.kind == TT_INTS && value.count == 0) return Attribute::none();
       return Attribute::of(value.kind == TT_INTS ? value.ints[0] : value.integer);
     case Type::kFloat:
-      if (value.kind == TT_COMPLEX) {
+      if (value.kind == TT_COMPLEX && value.imaginary != 0) {
         return core::unimplemented("a complex " + parameter.name + " is not supported");
       }
       return Attribute::of(real_of(value));
@@ -83,6 +83,10 @@ std::int64_t Call::integer(std::string_view name, std::int64_t otherwise) const 
 double Call::real(std::string_view name, double otherwise) const {
   const tt_value& found = value(name);
   return found.kind == TT_NONE ? otherwise : real_of(found);
+}
+bool Call::is_real(std::string_view name) const {
+  const tt_value& found = value(name);
+  return found.kind != TT_COMPLEX || found.imaginary == 0;
 }
 Dims Call::ints(std::string_view name) const {
   const tt_value& found = value(name);

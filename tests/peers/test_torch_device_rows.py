@@ -211,3 +211,38 @@ def test_gradients_of_complex_activations(tt_device, function, dtype):
     if dtype is torch.complex128:
         there = x.detach().to("tt").requires_grad_()
         assert torch.autograd.gradgradcheck(lambda x: function(x * 1), there)
+
+
+ADDED_PRODUCTS = {
+    "addmm": lambda x, a, b, **k: torch.addmm(x, a[0], b[0], **k),
+    "addmm_": lambda x, a, b, **k: x.clone().addmm_(a[0], b[0], **k),
+    "addmm out": lambda x, a, b, **k: torch.addmm(x, a[0], b[0], out=torch.empty_like(x), **k),
+    "baddbmm": lambda x, a, b, **k: torch.baddbmm(x, a, b, **k),
+    "addbmm": lambda x, a, b, **k: torch.addbmm(x, a, b, **k),
+    "addmv": lambda x, a, b, **k: torch.addmv(x[0], a[0], b[0, :, 0], **k),
+    "addr": lambda x, a, b, **k: torch.addr(x, a[0, 0], b[0, 0], **k),
+}
+FACTORS = [(1, 1), (0, 2), (2, 3), (1.2j, 1), (0.5 + 1j, 0.3 + 0.2j), (0j, 1j), (1, 2j)]
+
+
+@pytest.mark.parametrize("factors", FACTORS, ids=str)
+@pytest.mark.parametrize("name", ADDED_PRODUCTS)
+def test_complex_factors_of_a_product(tt_device, name, factors):
+    operands = [torch.randn(*shape, dtype=torch.complex64) for shape in ((3, 3), (2, 3, 3), (2, 3, 3))]
+    the_same(tt_device, lambda *x: ADDED_PRODUCTS[name](*x, beta=factors[0], alpha=factors[1]), *operands)
+
+
+@pytest.mark.parametrize("name", ADDED_PRODUCTS)
+def test_complex_factors_of_a_real_product_are_errors(tt_device, name):
+    operands = [torch.randn(*shape, device="tt") for shape in ((3, 3), (2, 3, 3), (2, 3, 3))]
+    for factors in ({"beta": 1j}, {"alpha": 1 + 1j}):
+        with pytest.raises(RuntimeError, match="complex"):
+            ADDED_PRODUCTS[name](*operands, **factors)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("name", ADDED_PRODUCTS)
+def test_products_of_integers_keep_their_dtype(tt_device, name, dtype):
+    operands = [torch.arange(9 * n).reshape(*shape).to(dtype)
+                for n, shape in ((1, (3, 3)), (2, (2, 3, 3)), (2, (2, 3, 3)))]
+    the_same(tt_device, lambda *x: ADDED_PRODUCTS[name](*x, beta=2, alpha=3), *operands)
