@@ -246,3 +246,11 @@ def test_products_of_integers_keep_their_dtype(tt_device, name, dtype):
     operands = [torch.arange(9 * n).reshape(*shape).to(dtype)
                 for n, shape in ((1, (3, 3)), (2, (2, 3, 3)), (2, (2, 3, 3)))]
     the_same(tt_device, lambda *x: ADDED_PRODUCTS[name](*x, beta=2, alpha=3), *operands)
+
+
+@pytest.mark.parametrize("distinct", [torch.unique, torch.unique_consecutive])
+@pytest.mark.parametrize("dim", [0, 1, 2, 3, -1])
+def test_distinct_slices_along_each_dimension(tt_device, dim, distinct):
+    x = torch.randint(0, 2, (2, 3, 2, 4))
+    x = torch.cat([x, x.flip(dim)], dim)
+    the_same(tt_device, lambda x: distinct(x, dim=dim, return_inverse=True, return_counts=True), x)
