@@ -92,6 +92,8 @@ Var transposed(const Var& x) {
 }
 Var adjoint(const Var& x) { return ops::conj(transposed(x)); }
 
+bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
+
 Var equal_to(const Var& a, const Var& b) { return ops::binary("eq", a, b); }
 Var both(const Var& a, const Var& b) { return ops::binary("logical_and", a, b); }
 Var clamped(const Var& x, const Var& low, const Var& high) { return made("clamp", {x, low, high}); }

@@ -53,6 +53,7 @@ Var adjoint(const Var& x);     // the conjugate of transposed()
 
 // ---- Elements
 
+bool is_half(DType dtype);  // float16 or bfloat16, whose sums are computed in float32
 Var equal_to(const Var& a, const Var& b);
 Var both(const Var& a, const Var& b);
 Var clamped(const Var& x, const Var& low, const Var& high);

@@ -209,7 +209,7 @@ def test_gradients_of_complex_activations(tt_device, function, dtype):
     x = torch.randn(3, 4, dtype=dtype, requires_grad=True)
     the_same(tt_device, lambda x: function(x * 1), x)
     if dtype is torch.complex128:
-        there = x.detach().to("tt").requires_grad_()
+        there = x.detach()[0, :2].to("tt").requires_grad_()
         assert torch.autograd.gradgradcheck(lambda x: function(x * 1), there)
 
 
@@ -254,3 +254,61 @@ def test_distinct_slices_along_each_dimension(tt_device, dim, distinct):
     x = torch.randint(0, 2, (2, 3, 2, 4))
     x = torch.cat([x, x.flip(dim)], dim)
     the_same(tt_device, lambda x: distinct(x, dim=dim, return_inverse=True, return_counts=True), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("mask", ["bool", "own", "row"])
+def test_masks_of_attention(tt_device, mask, dtype):
+    query, key, value = (torch.randn(2, 2, 4, 8, dtype=dtype, requires_grad=True) for _ in range(3))
+    seen = torch.ones(4, 4, dtype=torch.bool).tril()
+    given = (seen if mask == "bool" else torch.randn(4, 4).to(dtype).requires_grad_() if mask == "own"
+             else torch.randn(2, 1, 1, 4).to(dtype))
+    wide = 3e-2 if dtype in (torch.bfloat16, torch.float16) else None
+    the_same(tt_device, lambda *x: F.scaled_dot_product_attention(*x[:3], attn_mask=x[3]),
+             query, key, value, given, rtol=wide, atol=wide)
+
+
+@pytest.mark.parametrize("mask", [torch.zeros(4, 4), torch.ones(4, 4, dtype=torch.bool)], ids=["float", "bool"])
+def test_a_mask_of_attention_under_autocast(tt_device, mask):
+    x = torch.randn(1, 2, 4, 8)
+
+    def attend(x, mask):
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+    got = attend(x.to("tt"), mask.to("tt"))
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got.float().cpu(), F.scaled_dot_product_attention(x, x, x, attn_mask=mask),
+                               rtol=3e-2, atol=3e-2)
+
+
+NORMS = {
+    "batch": lambda: nn.BatchNorm2d(3),
+    "cumulative batch": lambda: nn.BatchNorm2d(3, momentum=None),
+    "instance": lambda: nn.InstanceNorm2d(3, affine=True),
+    "tracked instance": lambda: nn.InstanceNorm2d(3, affine=True, track_running_stats=True),
+    "group": lambda: nn.GroupNorm(3, 3),
+    "layer": lambda: nn.LayerNorm(5),
+}
+
+
+@pytest.mark.parametrize("parameters", ["own", "float32"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_of_halves(tt_device, name, dtype, parameters):
+    torch.manual_seed(4)
+    x, weights = torch.randn(4, 3, 5, 5), torch.randn(4, 3, 5, 5)
+    wanted, got = NORMS[name](), NORMS[name]().to("tt", dtype if parameters == "own" else torch.float32)
+    for training in (True, False):
+        wanted.train(training)
+        got.train(training)
+        here, there = (t.detach().requires_grad_() for t in (x.to(dtype).float(), x.to("tt", dtype)))
+        a, b = wanted(here), got(there)
+        assert b.dtype == dtype
+        ((a * weights).sum() + (b * weights.to("tt", dtype)).sum().cpu()).backward()
+        pairs = [(a, b), (here.grad, there.grad), *zip(wanted.buffers(), got.buffers())]
+        pairs += [(p.grad, q.grad) for p, q in zip(wanted.parameters(), got.parameters())]
+        for expected, found in pairs:
+            torch.testing.assert_close(found.detach().cpu().float(), expected.detach().float(), rtol=5e-2, atol=0.15)
+        assert there.grad.dtype == dtype
+        assert [p.grad.dtype for p in got.parameters()] == [p.dtype for p in got.parameters()]

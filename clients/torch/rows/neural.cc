@@ -74,26 +74,30 @@ void batch_norm_of_running(Call& c, const Var& x) {
   Var y = (x - channels(c.var("running_mean"), rank)) * channels(scale, rank);
   if (!weight.absent()) y = y * channels(weight, rank);
   if (!bias.absent()) y = y + channels(bias, rank);
-  c.give(!y.absent() && y.dtype() != x.dtype() ? ops::cast(y, x.dtype()) : y);
+  c.give(ops::cast(y, x.dtype()));
   for (int i = 0; i < 2; ++i) give_empty(c, DType::kF32);
 }
 
+// Moves a running statistic by `momentum` towards that of a batch, which float32 has for halves.
+void follow(Call& c, const Var& running, const Var& of_batch) {
+  static const ops::OpRef lerp("lerp");
+  if (running.absent() || of_batch.absent()) return;
+  c.run_inplace(lerp, {running, ops::cast(of_batch, running.dtype()), c.real("momentum")});
+}
+
 void batch_norm(Call& c) {
-  static const ops::OpRef op("batch_norm"), lerp("lerp");
+  static const ops::OpRef op("batch_norm");
   const Var x = c.var("input");
   if (x.absent()) return;
   if (c.integer("training", 1) == 0) return batch_norm_of_running(c, x);
   const Var arguments[] = {x, c.var("weight"), c.var("bias")};
   const ops::Vars made = c.run_all(op, arguments, {Attribute::of(c.real("eps"))});
   if (made[0].absent()) return;
-  const Var momentum = c.real("momentum");
-  if (const Var mean = c.var("running_mean"); !mean.absent()) {
-    c.run_inplace(lerp, {mean, made[1], momentum});
-  }
+  follow(c, c.var("running_mean"), made[1]);
   if (const Var variance = c.var("running_var"); !variance.absent()) {
     const double n =
         static_cast<double>(x.layout().geometry.numel()) / static_cast<double>(x.shape()[1]);
-    c.run_inplace(lerp, {variance, made[3] * (n / (n - 1)), momentum});
+    follow(c, variance, made[3] * (n / (n - 1)));
   }
   for (std::size_t i = 0; i < 3; ++i) c.give(made[i]);
 }
@@ -143,7 +147,7 @@ void group_norm(Call& c) {
   Var y = ops::reshape(made[0], x.shape());
   if (const Var weight = c.var("weight"); !weight.absent()) y = y * channels(weight, x.rank());
   if (const Var bias = c.var("bias"); !bias.absent()) y = y + channels(bias, x.rank());
-  c.give(y);
+  c.give(ops::cast(y, x.dtype()));
   c.give(ops::reshape(made[1], Dims{n, groups}));
   c.give(ops::reshape(made[2], Dims{n, groups}));
 }
@@ -226,13 +230,14 @@ double scale_of(Call& c, const Var& query) {
   const double size = static_cast<double>(query.shape()[query.rank() - 1]);
   return c.real("scale", 1 / std::sqrt(size));
 }
-// The mask as large as the scores, which have the batches and heads of the query.
+// The mask as large as the scores, which have the batches and heads of the query, in their dtype.
 Var mask_of(Call& c, const Var& query, const Var& key) {
   const Var mask = c.var("attn_bias");
   if (mask.absent() || query.absent() || key.absent()) return {};
   Dims shape = query.shape();
   shape[query.rank() - 1] = key.shape()[key.rank() - 2];
-  return mask.shape() == shape ? mask : ops::expand(mask, shape);
+  const Var wide = mask.shape() == shape ? mask : ops::expand(mask, shape);
+  return ops::cast(wide, is_half(query.dtype()) ? DType::kF32 : query.dtype());
 }
 void attention(Call& c) {
   static const ops::OpRef op("attention");
@@ -267,7 +272,8 @@ void attention_backward(Call& c) {
                   {Attribute::of(c.flag("is_causal")), Attribute::of(scale_of(c, operands[0]))}, g,
                   wants, results);
   for (std::size_t i = 0; i < 3; ++i) made[i].absent() ? c.give_nothing() : c.give(made[i]);
-  made[3].absent() ? c.give_nothing() : c.give(ops::sum_to(made[3], bias.shape()));
+  made[3].absent() ? c.give_nothing()
+                   : c.give(ops::cast(ops::sum_to(made[3], bias.shape()), bias.dtype()));
 }
 
 // ---- Recurrent cells
