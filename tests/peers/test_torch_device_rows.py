@@ -312,3 +312,31 @@ def test_norms_of_halves(tt_device, name, dtype, parameters):
             torch.testing.assert_close(found.detach().cpu().float(), expected.detach().float(), rtol=5e-2, atol=0.15)
         assert there.grad.dtype == dtype
         assert [p.grad.dtype for p in got.parameters()] == [p.dtype for p in got.parameters()]
+
+
+POOLS = {
+    "max 1": (nn.MaxPool1d(2), (3, 6)),
+    "max 2": (nn.MaxPool2d(2, return_indices=True), (3, 6, 5)),
+    "max 3": (nn.MaxPool3d(2, ceil_mode=True), (2, 4, 5, 6)),
+    "average 1": (nn.AvgPool1d(2), (3, 6)),
+    "average 2": (nn.AvgPool2d(2, padding=1), (3, 6, 5)),
+    "average 3": (nn.AvgPool3d(2, divisor_override=3), (2, 4, 5, 6)),
+    "power 1": (nn.LPPool1d(2.0, 2), (3, 6)),
+    "power 2": (nn.LPPool2d(2.0, 2), (3, 6, 5)),
+    "power 3": (nn.LPPool3d(2.0, 2), (2, 4, 5, 6)),
+    "adaptive": (nn.AdaptiveAvgPool3d(2), (2, 4, 5, 6)),
+    "adaptive max": (nn.AdaptiveMaxPool2d(2, return_indices=True), (3, 6, 5)),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_a_pooling_without_a_batch(tt_device, name):
+    pool, shape = POOLS[name]
+    the_same(tt_device, pool, torch.randn(*shape).abs().requires_grad_())
+
+
+def test_samples_of_a_larger_batch_than_that_of_a_fractional_pooling(tt_device):
+    samples = torch.rand(4, 2, 3)
+    for shape in ((2, 6, 6, 6), (1, 2, 6, 6, 6)):
+        the_same(tt_device, lambda x, s: F.fractional_max_pool3d(x, 2, output_size=3, _random_samples=s),
+                 torch.randn(*shape, requires_grad=True), samples)
