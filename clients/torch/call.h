@@ -114,6 +114,8 @@ class Call {
 
   // Runs the op of the row.
   void run_row();
+  // Result 0 of the op of the row, with another first operand.
+  Var run_row_on(const Var& first);
 
   // Returns the gradients of an op's operands, computed by the op's own vjp. Bit i of `wants`
   // selects operand i; the gradients of other operands are absent. Results of the op that the vjp
@@ -124,6 +126,16 @@ class Call {
                              std::span<const std::uint32_t> counts = {});
 
  private:
+  // What the op of the row is called with.
+  struct Operands {
+    core::InlineVector<Var, 4> tensors;
+    core::InlineVector<std::uint32_t, 2> counts;
+    core::Attributes attributes;
+    std::span<const Var> all() const { return {tensors.data(), tensors.size()}; }
+    std::span<const std::uint32_t> lists() const { return {counts.data(), counts.size()}; }
+  };
+  Operands row_operands();  // fails the call for a value that the op does not take
+
   Var var(const tt_tensor& tensor);  // absent for an undefined tensor
   bool in_place() const;
 

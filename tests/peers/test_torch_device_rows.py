@@ -340,3 +340,123 @@ def test_samples_of_a_larger_batch_than_that_of_a_fractional_pooling(tt_device):
     for shape in ((2, 6, 6, 6), (1, 2, 6, 6, 6)):
         the_same(tt_device, lambda x, s: F.fractional_max_pool3d(x, 2, output_size=3, _random_samples=s),
                  torch.randn(*shape, requires_grad=True), samples)
+
+
+def complex_of(*shape):
+    return torch.randn(*shape, dtype=torch.complex64)
+
+
+COMPLEX = {
+    "add": lambda x, y: torch.add(x, y, alpha=0.3 + 0.2j),
+    "add of a number": lambda x, y: torch.add(x, 2, alpha=1j),
+    "add to a real one": lambda x, y: torch.add(x.real, y, alpha=1j),
+    "add_": lambda x, y: x.clone().add_(y, alpha=0.3 + 0.2j),
+    "sub": lambda x, y: torch.sub(x, y, alpha=1j),
+    "sub out": lambda x, y: torch.sub(x, y, alpha=1j, out=torch.empty_like(x)),
+    "rsub": lambda x, y: torch.rsub(x, y, alpha=1j),
+    "rsub of a number": lambda x, y: torch.rsub(x, 1 + 2j, alpha=1j),
+    "addcmul": lambda x, y: torch.addcmul(x, x, y, value=1 + 2j),
+    "addcdiv": lambda x, y: torch.addcdiv(x, x, y, value=1 + 2j),
+    "factors without an imaginary part": lambda x, y: torch.addcmul(x + y, x, y.add(x, alpha=2 + 0j), value=3 + 0j),
+    "unfold": lambda x, y: F.unfold(x.reshape(1, 1, 3, 4), 2),
+    "fold": lambda x, y: F.fold(x[None, :, :2].repeat(1, 4, 2), (3, 3), 2),
+    "logsumexp": lambda x, y: torch.logsumexp(x, 1),
+    "logsumexp of two": lambda x, y: torch.logsumexp(x, (0, 1), keepdim=True),
+    "sinc": lambda x, y: torch.sinc(torch.cat([x, x * 0])),
+    "nan_to_num": lambda x, y: torch.nan_to_num(torch.cat([x, x / 0]), nan=2.0, posinf=3.0),
+}
+NO_GRADIENT = ("add_", "sub out")
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_operators_of_complex_tensors(tt_device, name):
+    x, y = complex_of(3, 4), complex_of(3, 4)
+    x.requires_grad_(name not in NO_GRADIENT and name not in ("nan_to_num", "sinc"))
+    the_same(tt_device, COMPLEX[name], x, y)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: torch.add(x, x, alpha=1j), lambda x: torch.rsub(x, x, alpha=1j),
+    lambda x: torch.addcmul(x, x, x, value=1j), lambda x: torch.addcdiv(x, x, x, value=1j),
+], ids=["add", "rsub", "addcmul", "addcdiv"])
+def test_complex_factors_of_real_tensors_are_errors(tt_device, function):
+    with pytest.raises(RuntimeError, match="complex"):
+        function(torch.ones(3, device="tt"))
+
+
+def test_normal_complex_numbers(tt_device):
+    with tt_device.strict():
+        x = torch.randn(20000, dtype=torch.complex64, device="tt")
+        y = torch.empty_like(x).normal_(3, 2)
+    assert torch.view_as_real(x).std(0).cpu() == pytest.approx(2 * [0.5 ** 0.5], abs=0.02)
+    assert y.mean().item() == pytest.approx(3, abs=0.05)
+    assert y.real.var().item() + y.imag.var().item() == pytest.approx(4, abs=0.15)
+
+
+INTEGERS = {
+    "left": lambda x: x << 2,
+    "left of tensors": lambda x: x << (x % 3),
+    "right": lambda x: x >> 1,
+    "left in place": lambda x: x.clone().__ilshift__(1),
+    "right in place": lambda x: x.clone().__irshift__(x % 2),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("name", INTEGERS)
+def test_shifts(tt_device, name, dtype):
+    the_same(tt_device, INTEGERS[name], torch.arange(12).reshape(3, 4).to(dtype))
+
+
+def test_bounds_of_bools(tt_device):
+    x, bound = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
+    for function in (torch.clamp_min, torch.clamp_max, torch.Tensor.clamp_min_, torch.Tensor.clamp_max_):
+        the_same(tt_device, function, x, bound)
+
+
+@pytest.mark.parametrize("limits", [(), (0, 9), (2, 2), (-3.5, 4)], ids=str)
+@pytest.mark.parametrize("x", [torch.arange(10.0), torch.ones(5), torch.empty(0), torch.randn(3, 4).double()],
+                         ids=["range", "ones", "empty", "double"])
+def test_histograms_of_elements(tt_device, x, limits):
+    the_same(tt_device, lambda x: torch.histc(x, 5, *limits), x)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, None])
+def test_a_normalized_weight(tt_device, dim):
+    v, g = torch.randn(3, 4, 2, requires_grad=True), torch.randn(3, 4, 2, requires_grad=True)
+    kept = [] if dim is None else [dim]
+    shape = [n if i in kept else 1 for i, n in enumerate(v.shape)] if kept else []
+    size = torch.randn(shape, requires_grad=True)
+    the_same(tt_device, lambda v, g: torch._weight_norm(v, g, -1 if dim is None else dim), v, size)
+    if dim == 0:
+        vector = torch.randn(4, requires_grad=True)
+        the_same(tt_device, lambda v, g: torch._weight_norm(v, g, 0), vector, torch.randn(4, requires_grad=True))
+
+
+def test_a_layer_with_a_normalized_weight(tt_device):
+    here = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
+    there, x = copy.deepcopy(here).to("tt"), torch.randn(5, 4)
+    with tt_device.strict():
+        got = stepped(there, torch.optim.SGD(there.parameters(), lr=0.1), x.to("tt"))
+    for a, b in zip(stepped(here, torch.optim.SGD(here.parameters(), lr=0.1), x), got):
+        torch.testing.assert_close(b, a)
+
+
+@pytest.mark.parametrize("padding", [None, 2])
+def test_gradients_scaled_by_frequency(tt_device, padding):
+    weight, indices = torch.randn(6, 3, requires_grad=True), torch.tensor([[0, 2, 2], [5, 2, 0]])
+    the_same(tt_device, lambda w, i: F.embedding(i, w, padding, scale_grad_by_freq=True), weight, indices)
+    for mode in ("sum", "mean"):
+        the_same(tt_device, lambda w, i: F.embedding_bag(i, w, mode=mode, scale_grad_by_freq=True,
+                                                         padding_idx=padding), weight, indices)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("padding", [None, 2])
+def test_maxima_of_bags(tt_device, padding, dtype):
+    weight = torch.randn(6, 3).to(dtype)
+    weight[4] = weight[1]  # of equal elements the first one has the gradient
+    weight.requires_grad_()
+    for offsets, indices in (([0, 3, 3, 5], [0, 2, 4, 2, 2, 1, 5, 4]), ([0, 0], []), ([0], [3])):
+        the_same(tt_device, lambda w, i, o: F.embedding_bag(i, w, o, mode="max", padding_idx=padding),
+                 weight, torch.tensor(indices, dtype=torch.int64), torch.tensor(offsets))

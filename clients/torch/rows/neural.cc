@@ -181,15 +181,40 @@ void group_norm_backward(Call& c) {
   c.wanted(2) ? c.give(ops::sum(g, dims, false)) : c.give_nothing();
 }
 
+// ---- Weight normalization: v g / |v|, where each slice along a dimension has its norm |v|
+
+// The sum of each slice along the argument `dim`, with the dimensions of x.
+Var sum_of_slices(Call& c, const Var& x) {
+  if (x.absent()) return {};
+  const auto dim = dim_of(c, c.integer("dim"), x.rank());
+  Dims others;
+  for (int i = 0; dim && i < x.rank(); ++i) {
+    if (i != *dim) others.push_back(i);
+  }
+  return others.empty() ? x : ops::sum(x, others, true);
+}
+void weight_norm(Call& c) {
+  const Var v = c.var("v");
+  const Var norms = ops::unary("sqrt", sum_of_slices(c, v * v));
+  c.give(v * (c.var("g") / norms));
+  c.give(norms);
+}
+void weight_norm_backward(Call& c) {
+  const Var g = c.var("grad_w"), v = c.var("saved_v"), norms = c.var("saved_norms");
+  const Var along = sum_of_slices(c, g * v) / norms;
+  c.give((g - v * (along / norms)) * (c.var("saved_g") / norms));
+  c.give(along);
+}
+
 // ---- Embeddings, dropout
 
 void embedding_backward(Call& c) {
   static const ops::OpRef op("embedding_backward");
-  if (c.flag("scale_grad_by_freq")) {
-    return c.fail(core::unimplemented("scale_grad_by_freq is not supported"));
-  }
-  c.give(c.run(op, {c.var("grad_output"), c.var("indices")},
-               {Attribute::of(c.integer("num_weights")), Attribute::of(c.integer("padding_idx"))}));
+  Var g = c.var("grad_output");
+  const Var indices = c.var("indices");
+  const std::int64_t count = c.integer("num_weights");
+  if (c.flag("scale_grad_by_freq")) g = per_occurrence(c, g, indices, count);
+  c.give(c.run(op, {g, indices}, {Attribute::of(count), Attribute::of(c.integer("padding_idx"))}));
 }
 
 // The rows that `indices` name get at most the norm `max_norm`. An index that occurs twice
@@ -389,6 +414,9 @@ constexpr Row kNeuralRows[] = {
     {"native_group_norm", "(input, weight, bias, N, C, HxW, group, eps)", group_norm},
     {"native_group_norm_backward",
      "(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask)", group_norm_backward},
+    {"_weight_norm_interface", "(v, g, dim)", weight_norm},
+    {"_weight_norm_interface_backward", "(grad_w, saved_v, saved_g, saved_norms, dim)",
+     weight_norm_backward},
     {"embedding", "(weight, indices, padding_idx | scale_grad_by_freq, sparse)"},
     {"embedding_dense_backward",
      "(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq)", embedding_backward},

@@ -257,10 +257,11 @@ void histc(Call& c) {
   if (x.absent()) return;
   const std::int64_t bins = c.integer("bins");
   const double least = c.real("min"), most = c.real("max");
-  if (!core::is_floating(x.dtype()) || bins < 1 || !(least <= most) || size_of(x, 0) == 0) {
+  if (!core::is_floating(x.dtype()) || bins < 1 || !(least <= most)) {
     return c.fail(core::unimplemented("these bins"));
   }
-  const bool given = least != 0 || most != 0;
+  if (size_of(x, 0) == 0) return c.give(filled(c, Dims{bins}, Number::of_int(0), x.dtype()));
+  const bool given = least != most;
   Var low = given ? filled(c, Dims(), Number::of_float(least), x.dtype()) : made("min", {x});
   Var high = given ? filled(c, Dims(), Number::of_float(most), x.dtype()) : made("max", {x});
   const Var same = equal_to(low, high);

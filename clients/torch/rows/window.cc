@@ -259,8 +259,8 @@ constexpr Row kWindowRows[] = {
      "replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward",
      "(grad_output, self, padding)", pad_backward},
     {"constant_pad_nd", "(self, value, pad)"},
-    {"im2col", "(self, kernel_size, dilation, padding, stride)"},
-    {"col2im", "(self, output_size, kernel_size, dilation, padding, stride)"},
+    {"im2col", "im2col(self, kernel_size, dilation, padding, stride)", by_parts},
+    {"col2im", "col2im(self, output_size, kernel_size, dilation, padding, stride)", by_parts},
 };
 
 }  // namespace
