@@ -460,3 +460,18 @@ def test_maxima_of_bags(tt_device, padding, dtype):
     for offsets, indices in (([0, 3, 3, 5], [0, 2, 4, 2, 2, 1, 5, 4]), ([0, 0], []), ([0], [3])):
         the_same(tt_device, lambda w, i, o: F.embedding_bag(i, w, o, mode="max", padding_idx=padding),
                  weight, torch.tensor(indices, dtype=torch.int64), torch.tensor(offsets))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_windows(tt_device, dtype):
+    windows = (torch.kaiser_window, torch.hann_window, torch.hamming_window, torch.blackman_window,
+               torch.bartlett_window)
+    for window in windows:
+        for length in (0, 1, 2, 5, 8):
+            for periodic in (True, False):
+                wanted = window(length, periodic, dtype=dtype)
+                with tt_device.strict():
+                    got = window(length, periodic, dtype=dtype, device="tt")
+                torch.testing.assert_close(got.cpu(), wanted)
+    torch.testing.assert_close(torch.kaiser_window(6, False, 3.5, device="tt").cpu(),
+                               torch.kaiser_window(6, False, 3.5))

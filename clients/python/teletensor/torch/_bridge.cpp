@@ -8,6 +8,7 @@
 #include <ATen/TensorUtils.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/native/DispatchStub.h>
+#include <ATen/native/UnaryOps.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -265,6 +266,15 @@ static int64_t choose_attention(const at::Tensor& query, const at::Tensor& key,
   return !plain || dropout > 0 || grouped ? kMath : kOverrideable;
 }
 REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &choose_attention)
+
+// I0(beta sqrt(1 - (2 i / (length - 1) - 1)^2)) / I0(beta), for the numbers i of operand 1.
+static void kaiser_window(TensorIteratorBase& iterator, int64_t length, double beta) {
+  const at::Tensor from_middle = iterator.tensor(1) * (2.0 / static_cast<double>(length - 1)) - 1;
+  const at::Tensor angle = (1 - from_middle * from_middle).clamp_min(0).sqrt() * beta;
+  const at::Tensor largest = at::scalar_tensor(beta, at::TensorOptions().dtype(at::kDouble)).i0();
+  iterator.tensor(0).copy_(angle.i0() / largest.item());
+}
+REGISTER_PRIVATEUSE1_DISPATCH(kaiser_window_stub, &kaiser_window)
 }  // namespace at::native
 
 namespace at::autocast {
