@@ -475,3 +475,41 @@ def test_windows(tt_device, dtype):
                 torch.testing.assert_close(got.cpu(), wanted)
     torch.testing.assert_close(torch.kaiser_window(6, False, 3.5, device="tt").cpu(),
                                torch.kaiser_window(6, False, 3.5))
+
+
+def encoder(**options):
+    return nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, **options)
+
+
+PADDING = torch.tensor([[False, False, False, True, True], [False] * 5])
+MASK = torch.ones(5, 5, dtype=torch.bool).triu(1)
+MODULES = {
+    "encoder": (lambda: nn.TransformerEncoder(encoder(), 2, enable_nested_tensor=False), {}),
+    "encoder with padding": (lambda: nn.TransformerEncoder(encoder(), 2), {"src_key_padding_mask": PADDING}),
+    "encoder with a mask": (lambda: nn.TransformerEncoder(encoder(), 2), {"mask": MASK}),
+    "layer": (encoder, {}),
+    "layer, norm first": (lambda: encoder(norm_first=True, activation="gelu"), {"src_mask": MASK}),
+    "layer, both masks": (encoder, {"src_mask": MASK, "src_key_padding_mask": PADDING}),
+    "layer, numbers as a mask": (encoder, {"src_mask": torch.linspace(-1, 1, 25).view(5, 5)}),
+    "attention": (lambda: nn.MultiheadAttention(16, 2, batch_first=True), {}),
+    "attention with padding": (lambda: nn.MultiheadAttention(16, 2, batch_first=True),
+                               {"key_padding_mask": PADDING, "average_attn_weights": False}),
+    "attention without weights": (lambda: nn.MultiheadAttention(16, 2, batch_first=True),
+                                  {"attn_mask": MASK, "need_weights": False}),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_of_attention_in_evaluation(tt_device, name):
+    make, masks = MODULES[name]
+    here = make().eval()
+    there, x = copy.deepcopy(here).to("tt"), torch.randn(2, 5, 16)
+    many = 3 if name.startswith("attention") else 1
+    with torch.no_grad(), tt_device.strict():
+        got = there(*many * [x.to("tt")], **{key: mask.to("tt") if isinstance(mask, torch.Tensor) else mask
+                                             for key, mask in masks.items()})
+    wanted = here(*many * [x], **masks)  # with gradients PyTorch does not take its fast path
+    for a, b in zip(wanted if many == 3 else [wanted], got if many == 3 else [got]):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(b.cpu(), a.detach(), rtol=1e-4, atol=1e-5)

@@ -19,6 +19,7 @@
 #include <ATen/ops/view_native.h>
 #include <torch/csrc/Generator.h>
 
+#include "_bridge_layers.hpp"
 #include "_bridge_replay.hpp"
 
 namespace {
@@ -225,6 +226,9 @@ PyObject* begin(PyObject*, PyObject* arguments) {
   aten->impl("set_.source_Tensor", TORCH_FN(set_source_tensor));
   aten->impl("set_", TORCH_FN(set_nothing));
   aten->impl("_has_compatible_shallow_copy_type", TORCH_FN(compatible));
+  aten->impl("_native_multi_head_attention", TORCH_FN(multi_head_attention));
+  aten->impl("_transformer_encoder_layer_fwd", TORCH_FN(transformer_encoder_layer));
+  aten->impl("_nested_tensor_from_mask_left_aligned", TORCH_FN(nested_tensor_is_possible));
   // Copies look at these bits themselves.
   for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
     auto* const bits = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
