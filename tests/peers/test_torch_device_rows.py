@@ -423,7 +423,7 @@ def test_histograms_of_elements(tt_device, x, limits):
 
 @pytest.mark.parametrize("dim", [0, 1, 2, None])
 def test_a_normalized_weight(tt_device, dim):
-    v, g = torch.randn(3, 4, 2, requires_grad=True), torch.randn(3, 4, 2, requires_grad=True)
+    v = torch.randn(3, 4, 2, requires_grad=True)
     kept = [] if dim is None else [dim]
     shape = [n if i in kept else 1 for i, n in enumerate(v.shape)] if kept else []
     size = torch.randn(shape, requires_grad=True)
@@ -442,13 +442,13 @@ def test_a_layer_with_a_normalized_weight(tt_device):
         torch.testing.assert_close(b, a)
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean"])
 @pytest.mark.parametrize("padding", [None, 2])
-def test_gradients_scaled_by_frequency(tt_device, padding):
+def test_gradients_scaled_by_frequency(tt_device, padding, mode):
     weight, indices = torch.randn(6, 3, requires_grad=True), torch.tensor([[0, 2, 2], [5, 2, 0]])
     the_same(tt_device, lambda w, i: F.embedding(i, w, padding, scale_grad_by_freq=True), weight, indices)
-    for mode in ("sum", "mean"):
-        the_same(tt_device, lambda w, i: F.embedding_bag(i, w, mode=mode, scale_grad_by_freq=True,
-                                                         padding_idx=padding), weight, indices)
+    the_same(tt_device, lambda w, i: F.embedding_bag(i, w, mode=mode, scale_grad_by_freq=True,
+                                                     padding_idx=padding), weight, indices)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
