@@ -513,3 +513,31 @@ def test_modules_of_attention_in_evaluation(tt_device, name):
         assert (a is None) == (b is None)
         if a is not None:
             torch.testing.assert_close(b.cpu(), a.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_memory_is_filled_with_deterministic_algorithms(tt_device):
+    torch.use_deterministic_algorithms(True)
+    try:
+        made = [[torch.empty(3, device=device), torch.empty(2, dtype=torch.int16, device=device),
+                 torch.empty_strided((2, 2), (1, 2), device=device, dtype=torch.complex64),
+                 torch.ones(2, device=device).resize_(5)] for device in ("cpu", "tt")]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for a, b in zip(*made, strict=True):
+        torch.testing.assert_close(b.cpu(), a, equal_nan=True)
+
+
+@pytest.mark.parametrize("index", [torch.zeros(2, 0, dtype=torch.int64), torch.tensor([], dtype=torch.uint8)],
+                         ids=["another rank", "uint8"])
+def test_gradients_of_a_gather_of_nothing(tt_device, index):
+    the_same(tt_device, lambda x, i: torch.gather(x, 0, i), torch.randn(5, requires_grad=True), index)
+
+
+def test_a_mask_of_another_shape_is_an_index_error(tt_device):
+    for device in ("cpu", "tt"):
+        x = torch.ones(3, 2, device=device)
+        mask = torch.ones(2, 2, dtype=torch.bool, device=device)
+        with pytest.raises(IndexError, match="does not match the shape"):
+            x[mask]
+        with pytest.raises(IndexError, match="does not match the shape"):
+            x[mask] = 0

@@ -8,6 +8,8 @@
 #include <ATen/TensorUtils.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/native/DispatchStub.h>
+#include <ATen/native/ResizeCommon.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/native/UnaryOps.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -26,19 +28,29 @@ namespace {
 
 // ---- Kernels by hand: storages, views, copies
 
+// With deterministic algorithms PyTorch wants memory without contents to be filled.
+bool fills_memory() {
+  const auto& context = at::globalContext();
+  return context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory();
+}
+at::Tensor filled(at::Tensor made) {
+  if (fills_memory()) at::native::fill_empty_deterministic_(made);
+  return made;
+}
+
 at::Tensor empty(c10::IntArrayRef size, std::optional<c10::ScalarType> dtype,
                  std::optional<c10::Layout>, std::optional<c10::Device> device, std::optional<bool>,
                  std::optional<c10::MemoryFormat> format) {
   if (device) Guard().setDevice(*device);
-  return at::detail::empty_generic(size, &g_allocator, kKeys,
-                                   dtype.value_or(c10::get_default_dtype_as_scalartype()), format);
+  return filled(at::detail::empty_generic(
+      size, &g_allocator, kKeys, dtype.value_or(c10::get_default_dtype_as_scalartype()), format));
 }
 at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
                          std::optional<c10::ScalarType> dtype, std::optional<c10::Layout>,
                          std::optional<c10::Device> device, std::optional<bool>) {
   if (device) Guard().setDevice(*device);
-  return at::detail::empty_strided_generic(size, stride, &g_allocator, kKeys,
-                                           dtype.value_or(c10::get_default_dtype_as_scalartype()));
+  return filled(at::detail::empty_strided_generic(
+      size, stride, &g_allocator, kKeys, dtype.value_or(c10::get_default_dtype_as_scalartype())));
 }
 
 // The tensor's elements as they lie in its storage, without a conjugation or negation to come.
@@ -116,7 +128,9 @@ const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef size,
                          std::optional<c10::MemoryFormat> format) {
   self.unsafeGetTensorImpl()->set_sizes_contiguous(size);
   if (format) self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
+  const auto before = static_cast<std::int64_t>(self.storage().nbytes());
   make_room(self);
+  if (fills_memory()) at::native::fill_resize_deterministic_(self, before);
   return self;
 }
 at::Tensor& set_source(at::Tensor& self, c10::Storage source, std::int64_t offset,
