@@ -42,7 +42,7 @@ core::Result<Attribute> attribute_of(const tt_value& value, const Parameter& par
       if (value.kind == TT_INTS && value.count == 0) return Attribute::none();
       return Attribute::of(value.kind == TT_INTS ? value.ints[0] : value.integer);
     case Type::kFloat:
-      if (value.kind == TT_COMPLEX) {
+      if (value.kind == TT_COMPLEX && value.imaginary != 0) {
         return core::unimplemented("a complex " + parameter.name + " is not supported");
       }
       return Attribute::of(real_of(value));
@@ -96,6 +96,10 @@ std::int64_t Call::integer(std::string_view name, std::int64_t otherwise) const 
 double Call::real(std::string_view name, double otherwise) const {
   const tt_value& found = value(name);
   return found.kind == TT_NONE ? otherwise : real_of(found);
+}
+bool Call::is_real(std::string_view name) const {
+  const tt_value& found = value(name);
+  return found.kind != TT_COMPLEX || found.imaginary == 0;
 }
 Dims Call::ints(std::string_view name) const {
   const tt_value& found = value(name);
@@ -220,11 +224,10 @@ void Call::give_integer(std::int64_t number) {
   results_.push_back(made);
 }
 
-void Call::run_row() {
+Call::Operands Call::row_operands() {
   const ops::OpDef& op = *plan_.op;
-  core::InlineVector<Var, 4> arguments;
-  core::InlineVector<std::uint32_t, 2> counts;
-  Attributes attributes;
+  Operands found;
+  auto& [arguments, counts, attributes] = found;
   for (std::size_t i = 0; i < plan_.terms.size(); ++i) {
     const Term& term = plan_.terms[i];
     const Parameter& parameter = op.parameters[i];
@@ -256,7 +259,7 @@ void Call::run_row() {
       attributes.push_back(Attribute::of(device));
     } else if (term.kind == Term::Kind::kArgument) {
       auto attribute = attribute_of(values_[term.argument], parameter);
-      if (!attribute.ok()) return fail(attribute.status());
+      if (!attribute.ok()) return fail(attribute.status()), Operands();
       attributes.push_back(std::move(*attribute));
     } else if (term.kind == Term::Kind::kDefault) {
       attributes.push_back(parameter.fallback);
@@ -272,19 +275,33 @@ void Call::run_row() {
     }
   }
   if (op.random) attributes = with_random(std::move(attributes));
-  const std::span<const Var> operands{arguments.data(), arguments.size()};
-  const std::span<const std::uint32_t> lists{counts.data(), counts.size()};
+  return found;
+}
+
+Var Call::run_row_on(const Var& first) {
+  Operands operands = row_operands();
+  if (!session.status().ok()) return {};
+  operands.tensors[0] = first;
+  return run_all(plan_.id, operands.all(), std::move(operands.attributes), operands.lists())[0];
+}
+
+void Call::run_row() {
+  const ops::OpDef& op = *plan_.op;
+  Operands operands = row_operands();
   if (!session.status().ok()) return;
   // An op that writes the tensor that torch's schema names first is run in place.
   const bool direct = in_place() && op.results == 1 && op.infer != nullptr && op.mutates.empty() &&
                       plan_.terms[0].kind == Term::Kind::kArgument &&
-                      plan_.terms[0].argument == 0 && !operands.empty() && operands[0].is_tensor();
+                      plan_.terms[0].argument == 0 && operands.tensors.size() > 0 &&
+                      operands.tensors[0].is_tensor();
   if (direct) {
-    const Status status = session.apply_inplace(plan_.id, operands, lists, attributes);
+    const Status status =
+        session.apply_inplace(plan_.id, operands.all(), operands.lists(), operands.attributes);
     if (!status.ok()) fail(status);
     return;
   }
-  const ops::Vars made = run_all(plan_.id, operands, std::move(attributes), lists);
+  const ops::Vars made =
+      run_all(plan_.id, operands.all(), std::move(operands.attributes), operands.lists());
   for (const Var& each : made) give(each);
 }
 

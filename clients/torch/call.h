@@ -23,7 +23,8 @@ class Call;
 // ...)". An argument is a name from torch's schema, "name?" where some overloads lack it (then the
 // op's default is used), a number, 'text', or "-" for None. A row serves an overload only where
 // both have the same arguments: none of torch's is ignored, except those after "|". "out" is the
-// dtype of the tensor that is written, for operators that have one.
+// dtype of the tensor that is written, for operators that have one. A row with an op and a function
+// calls the function, which runs the op by run_row() where the op can serve the call.
 struct Row {
   const char* names;
   const char* text;
@@ -76,6 +77,7 @@ class Call {
   std::int64_t integer(std::string_view name, std::int64_t otherwise = 0) const;
   bool flag(std::string_view name) const { return integer(name) != 0; }
   double real(std::string_view name, double otherwise = 0) const;
+  bool is_real(std::string_view name) const;  // false for a number with an imaginary part
   core::Dims ints(std::string_view name) const;
   std::string_view text(std::string_view name) const;
   std::optional<DType> dtype(std::string_view name);
@@ -111,8 +113,10 @@ class Call {
   void give_integer(std::int64_t number);
   void fail(Status status);
 
-  // Runs the op of a row that has no function of its own.
+  // Runs the op of the row.
   void run_row();
+  // Result 0 of the op of the row, with another first operand.
+  Var run_row_on(const Var& first);
 
   // Returns the gradients of an op's operands, computed by the op's own vjp. Bit i of `wants`
   // selects operand i; the gradients of other operands are absent. Results of the op that the vjp
@@ -123,6 +127,16 @@ class Call {
                              std::span<const std::uint32_t> counts = {});
 
  private:
+  // What the op of the row is called with.
+  struct Operands {
+    core::InlineVector<Var, 4> tensors;
+    core::InlineVector<std::uint32_t, 2> counts;
+    core::Attributes attributes;
+    std::span<const Var> all() const { return {tensors.data(), tensors.size()}; }
+    std::span<const std::uint32_t> lists() const { return {counts.data(), counts.size()}; }
+  };
+  Operands row_operands();  // fails the call for a value that the op does not take
+
   Var var(const tt_tensor& tensor);  // absent for an undefined tensor
   bool in_place() const;
 

@@ -92,6 +92,8 @@ Var transposed(const Var& x) {
 }
 Var adjoint(const Var& x) { return ops::conj(transposed(x)); }
 
+bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
+
 Var equal_to(const Var& a, const Var& b) { return ops::binary("eq", a, b); }
 Var both(const Var& a, const Var& b) { return ops::binary("logical_and", a, b); }
 Var clamped(const Var& x, const Var& low, const Var& high) { return made("clamp", {x, low, high}); }
@@ -109,6 +111,24 @@ std::pair<Var, Var> promoted(Call& c, const Var& a, const Var& b) {
   }
   const DType dtype = core::promote(a.dtype(), b.dtype());
   return {ops::cast(a, dtype), ops::cast(b, dtype)};
+}
+
+void by_parts(Call& c) {
+  const Var x = c.var(c.value("self"));
+  if (x.absent() || !core::is_complex(x.dtype())) return c.run_row();
+  c.give(made("complex", {c.run_row_on(ops::real(x)), c.run_row_on(ops::unary("imag", x))}));
+}
+Var per_occurrence(Call& c, const Var& rows, const Var& indices, std::int64_t count) {
+  const Var flat_indices = flat(indices);
+  if (rows.absent() || flat_indices.absent()) return {};
+  const Var none = filled(c, Dims{count}, Number::of_int(0), DType::kI64);
+  const Var ones = filled(c, flat_indices.shape(), Number::of_int(1), DType::kI64);
+  const Var times = made("index_add", {none, flat_indices, ones}, {Attribute::of(0)});
+  Var divisor = rows_at(times, flat_indices);
+  if (divisor.absent()) return {};
+  Dims shape = indices.shape();
+  shape.push_back(1);
+  return rows / ops::cast(ops::reshape(divisor, shape), rows.dtype());
 }
 
 Var reduced(Call& c, const Var& losses) {

@@ -53,11 +53,16 @@ Var adjoint(const Var& x);     // the conjugate of transposed()
 
 // ---- Elements
 
+bool is_half(DType dtype);  // float16 or bfloat16, whose sums are computed in float32
 Var equal_to(const Var& a, const Var& b);
 Var both(const Var& a, const Var& b);
 Var clamped(const Var& x, const Var& low, const Var& high);
 // Two operands in the dtype that they promote to; a number takes part as a tensor of no dimensions.
 std::pair<Var, Var> promoted(Call& c, const Var& a, const Var& b);
+// Applies the op of the row to the real and to the imaginary part of a complex first argument.
+void by_parts(Call& c);
+// Rows for indices below `count`, each divided by the number of times that its index occurs.
+Var per_occurrence(Call& c, const Var& rows, const Var& indices, std::int64_t count);
 // The mean, the sum, or the elements themselves, by torch's number in the argument `reduction`.
 Var reduced(Call& c, const Var& losses);
 // The adjoint of reduced(): the gradient of each of the losses.

@@ -89,7 +89,7 @@ std::unique_ptr<Plan> plan_of(const Row& row, const tt_schema& schema) {
   for (std::size_t i = 0; i < schema.count; ++i) {
     if (!seen[i] && !is_placement(plan->names[i])) return nullptr;
   }
-  if (row.function != nullptr) return plan;
+  if (row.function != nullptr && words.op.empty()) return plan;
   std::string_view name = schema.name;
   if (plan->in_place && ops::catalog().find(name) == nullptr) name.remove_suffix(1);
   plan->op = ops::catalog().find(words.op.empty() ? name : words.op);

@@ -20,7 +20,7 @@ struct Term {
 
 struct Plan {
   const Row* row = nullptr;
-  const ops::OpDef* op = nullptr;  // null: the row has a function
+  const ops::OpDef* op = nullptr;  // null if the row has a function only
   ops::OpId id = 0;
   std::vector<Term> terms;         // one a parameter of the op, without seed and ordinal
   std::string name;                // of torch's operator

@@ -3,6 +3,7 @@
 import copy
 import io
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -210,6 +211,35 @@ def test_save_load_and_map_location(tt_device):
     torch.save(here, file)
     file.seek(0)
     assert torch.load(file, map_location="tt")["whole"].device.type == "tt"
+
+
+def test_pickles(tt_device):
+    whole = torch.arange(6, dtype=torch.int16, device="tt").view(2, 3)
+    for x in (whole, whole.t()[1:], whole[1] > 3, whole.to(torch.complex64), whole.to(torch.bfloat16), whole[:0]):
+        there = pickle.loads(pickle.dumps(x))
+        assert there.device == x.device and there.stride() == x.stride()
+        assert torch.equal(there.cpu(), x.cpu()) and there.dtype == x.dtype
+    model = nn.Linear(3, 2).to("tt")
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 3, device="tt")).sum().backward()
+    optimizer.step()
+    other, state = pickle.loads(pickle.dumps((model, optimizer.state_dict())))
+    assert torch.equal(other.weight.cpu(), model.weight.cpu())
+    assert torch.equal(state["state"][0]["exp_avg"].cpu(), optimizer.state[model.weight]["exp_avg"].cpu())
+
+
+@pytest.mark.parametrize("target", ["tt", "tt:0", "cpu", None])
+@pytest.mark.parametrize("source", ["cpu", "tt"])
+def test_files_of_the_legacy_format(tt_device, source, target):
+    x = torch.randn(3, 4, device=source)
+    file = io.BytesIO()
+    torch.save({"whole": x, "part": x[1:]}, file, _use_new_zipfile_serialization=False)
+    file.seek(0)
+    there = torch.load(file, map_location=target)
+    assert there["part"].device.type == (target or source)[:3].rstrip(":")
+    assert torch.equal(there["whole"].cpu(), x.cpu())
+    there["part"].zero_()
+    assert there["whole"][1:].abs().sum().item() == 0 and there["whole"][0].abs().sum().item() > 0
 
 
 def test_deepcopy_and_clone(tt_device):

@@ -78,6 +78,15 @@ Var normal_like(Call& c, const Var& x, double mean, double deviation) {
   static const ops::OpRef op("normal");
   return c.run(op, {x}, c.with_random({Attribute::of(mean), Attribute::of(deviation)}));
 }
+// The variance of a complex number is that of its two parts together.
+void normal(Call& c) {
+  const Var x = c.var("self");
+  if (x.absent() || !core::is_complex(x.dtype())) return c.run_row();
+  const Var like = ops::real(x);
+  const double deviation = c.real("std", 1) / std::sqrt(2.0);
+  const Var first = normal_like(c, like, c.real("mean"), deviation);
+  c.give(made("complex", {first, normal_like(c, like, 0, deviation)}));
+}
 void log_normal(Call& c) {
   const Var x = floating_self(c);
   if (x.absent() || !c.session.status().ok()) return;
@@ -143,7 +152,7 @@ constexpr Row kCreationRows[] = {
     {"tril_indices triu_indices", "(row, col, offset, dtype)", triangle_indices},
     {"eye", "(n, m?, out)"},
     {"randperm", "(n, out)"},
-    {"normal", "(self, mean, std)"},
+    {"normal", "normal(self, mean, std)", normal},
     {"normal", "(mean, std)", normal_of},
     {"log_normal_", "(self, mean, std)", log_normal},
     {"cauchy_", "(self, median, sigma)", cauchy},

@@ -47,10 +47,10 @@ Indices indices_of(Call& c, const Var& x) {
     for (int k = 0; k < all[i].rank(); ++k) {
       const auto at = static_cast<int>(dim) + k;
       if (at >= x.rank() || x.shape()[at] != all[i].shape()[k]) {
-        c.fail(core::invalid("The shape of the mask " + core::to_string(all[i].shape()) +
-                             " at index " + std::to_string(k) +
-                             " does not match the shape of the indexed tensor " +
-                             core::to_string(x.shape()) + " at index " + std::to_string(at)));
+        c.fail(Status(core::Code::kOutOfRange,
+                      "The shape of the mask " + core::to_string(all[i].shape()) + " at index " +
+                          std::to_string(k) + " does not match the shape of the indexed tensor " +
+                          core::to_string(x.shape()) + " at index " + std::to_string(at)));
         return found;
       }
     }
@@ -177,10 +177,28 @@ void masked_scatter(Call& c) {
   c.give(
       made("masked_scatter", {ops::expand(x, *shape), ops::expand(mask, *shape), c.var("source")}));
 }
+// The index of each element; the ops have no uint8 for it.
+Var places_of(Call& c) {
+  const Var index = c.var("index");
+  return index.dtype() == DType::kU8 ? ops::cast(index, DType::kI64) : index;
+}
+bool is_empty(const Var& x) { return x.layout().geometry.numel() == 0; }
+
+// An index without elements may have another rank than the tensor.
 void gather_elements(Call& c) {
-  Var index = c.var("index");
-  if (index.dtype() == DType::kU8) index = ops::cast(index, DType::kI64);
-  c.give(gather(c.var("self"), index, c.integer("dim")));
+  const Var x = c.var("self"), index = places_of(c);
+  if (x.absent() || index.absent() || !dim_of(c, c.integer("dim"), x.rank())) return;
+  if (is_empty(index)) {
+    return c.give(filled(c, index.shape(), core::Number::of_int(0), x.dtype()));
+  }
+  c.give(gather(x, index, c.integer("dim")));
+}
+void scatter_add(Call& c) {
+  const Var x = c.var("self"), index = places_of(c);
+  if (x.absent() || index.absent() || !dim_of(c, c.integer("dim"), x.rank())) return;
+  if (is_empty(index)) return c.give(made("clone", {x}));
+  if (c.var("index").dtype() != DType::kU8) return c.run_row();
+  c.give(made("scatter_add", {x, index, c.var("src")}, {Attribute::of(c.integer("dim"))}));
 }
 
 // The index of each element of a source whose slices along `dim` go to the places of `index`.
@@ -273,7 +291,7 @@ constexpr Row kIndexRows[] = {
     {"scatter", "scatter(self, index, value, dim)"},
     {"scatter", "(self, dim, index, src, reduce)", scatter_by},
     {"scatter", "(self, dim, index, value, reduce)", scatter_by},
-    {"scatter_add", "(self, index, src, dim)"},
+    {"scatter_add", "scatter_add(self, index, src, dim)", scatter_add},
     {"scatter_reduce", "(self, index, src, dim, reduce, include_self)"},
     {"index_select", "(self, index, dim)"},
     {"index_add", "(self, index, source, dim, alpha)"},

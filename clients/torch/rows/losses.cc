@@ -281,17 +281,43 @@ Var sizes_of_bags(Call& c, const Bags& bags) {
                                       : ops::cast(bags.kept, DType::kI64);
   return made("index_add", {none, bags.bag, ones}, {Attribute::of(0)});
 }
+// The largest element of each column of the rows of a bag, and the row of the weight that has it
+// first; 0 for a bag without rows.
+void maxima_of_bags(Call& c, const Bags& bags, const Var& taken) {
+  const Dims shape{bags.count, size_of(taken, 1)};
+  const std::int64_t n = size_of(taken, 0);
+  const auto by = [](const char* how) -> core::Attributes {
+    return {Attribute::of(0), Attribute::of(std::string_view(how)), Attribute::of(true)};
+  };
+  const Number lowest = Number::of_float(-std::numeric_limits<double>::infinity());
+  const Var kept = bags.kept.absent() ? Var() : ops::unsqueeze(bags.kept, 1);
+  const Var values = kept.absent() ? taken : ops::where(kept, taken, lowest);
+  const Var bag = ops::expand(ops::unsqueeze(bags.bag, 1), taken.shape());
+  const Var largest =
+      made("scatter_reduce", {filled(c, shape, lowest, taken.dtype()), bag, values}, by("amax"));
+  Var is_largest = equal_to(values, gather(largest, bag, 0));
+  if (!kept.absent()) is_largest = both(is_largest, kept);
+  const Var place = ops::where(is_largest, ops::unsqueeze(range(c, n), 1), Number::of_int(n));
+  const Var first = made(
+      "scatter_reduce", {filled(c, shape, Number::of_int(n), DType::kI64), bag, place}, by("amin"));
+  const Var none = filled(c, Dims{1}, Number::of_int(0), DType::kI64);
+  const Var sizes = sizes_of_bags(c, bags);
+  if (sizes.absent()) return;
+  c.give(ops::cast(ops::where(equal_to(ops::unsqueeze(sizes, 1), 0), 0, largest),
+                   c.var("weight").dtype()));
+  c.give(bags.bag);
+  c.give(sizes);
+  c.give(made("take", {cat({bags.indices, none}, 0), first}));
+}
 void embedding_bag(Call& c) {
   const Var weight = c.var("weight");
   const Bags bags = bags_of(c);
   const std::int64_t mode = c.integer("mode");
-  if (weight.rank() != 2 || mode == kMax) {
-    return c.fail(core::unimplemented("maxima of bags"));
-  }
+  if (weight.rank() != 2) return c.fail(core::unimplemented("a weight of this rank"));
   Var taken = rows_at(weight, bags.indices);
   if (taken.absent()) return;
-  const bool half = weight.dtype() == DType::kF16 || weight.dtype() == DType::kBF16;
-  if (half) taken = ops::cast(taken, DType::kF32);
+  if (mode == kMax) return maxima_of_bags(c, bags, taken);
+  if (is_half(weight.dtype())) taken = ops::cast(taken, DType::kF32);
   if (const Var scale = c.var("per_sample_weights"); !scale.absent()) {
     taken = taken * ops::cast(ops::unsqueeze(scale, 1), taken.dtype());
   }
@@ -318,17 +344,23 @@ Var gradient_of_rows(Call& c, const Var& g, const Var& bag, const Var& sizes) {
 }
 void embedding_bag_backward(Call& c) {
   const Var g = c.var("grad"), indices = c.var("indices"), bag = c.var("offset2bag");
-  if (c.flag("sparse") || c.flag("scale_grad_by_freq") || c.integer("mode") == kMax) {
-    return c.fail(core::unimplemented("this gradient of bags"));
+  const std::int64_t count = c.integer("num_weights");
+  if (c.flag("sparse")) return c.fail(core::unimplemented("a sparse gradient"));
+  if (g.absent()) return;
+  if (c.integer("mode") == kMax) {
+    const Var none = filled(c, Dims{count, size_of(g, 1)}, Number::of_int(0), g.dtype());
+    const Var empty = equal_to(ops::unsqueeze(c.var("bag_size"), 1), 0);
+    const Var found = ops::where(empty, 0, g);
+    return c.give(made("scatter_add", {none, c.var("maximum_indices"), found}, {Attribute::of(0)}));
   }
   Var rows = gradient_of_rows(c, g, bag, c.var("bag_size"));
+  if (c.flag("scale_grad_by_freq")) rows = per_occurrence(c, rows, indices, count);
   if (rows.absent() || indices.absent()) return;
   if (const Var scale = c.var("per_sample_weights"); !scale.absent()) {
     rows = rows * ops::unsqueeze(scale, 1);
   }
-  c.give(
-      made("embedding_backward", {rows, ops::cast(indices, DType::kI64)},
-           {Attribute::of(c.integer("num_weights")), Attribute::of(c.integer("padding_idx", -1))}));
+  c.give(made("embedding_backward", {rows, ops::cast(indices, DType::kI64)},
+              {Attribute::of(count), Attribute::of(c.integer("padding_idx", -1))}));
 }
 void bag_weights_backward(Call& c) {
   const Var g = c.var("grad"), weight = c.var("weight"), bag = c.var("offset2bag");
@@ -432,7 +464,7 @@ constexpr Row kLossRows[] = {
      embedding_bag},
     {"_embedding_bag_backward",
      "(grad, indices, offset2bag, bag_size, num_weights, scale_grad_by_freq, mode, sparse, "
-     "per_sample_weights, padding_idx | offsets, maximum_indices)",
+     "per_sample_weights, padding_idx, maximum_indices | offsets)",
      embedding_bag_backward},
     {"_embedding_bag_per_sample_weights_backward",
      "(grad, weight, indices, offset2bag, padding_idx | offsets, mode)", bag_weights_backward},

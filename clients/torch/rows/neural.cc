@@ -74,26 +74,30 @@ void batch_norm_of_running(Call& c, const Var& x) {
   Var y = (x - channels(c.var("running_mean"), rank)) * channels(scale, rank);
   if (!weight.absent()) y = y * channels(weight, rank);
   if (!bias.absent()) y = y + channels(bias, rank);
-  c.give(!y.absent() && y.dtype() != x.dtype() ? ops::cast(y, x.dtype()) : y);
+  c.give(ops::cast(y, x.dtype()));
   for (int i = 0; i < 2; ++i) give_empty(c, DType::kF32);
 }
 
+// Moves a running statistic by `momentum` towards that of a batch, which float32 has for halves.
+void follow(Call& c, const Var& running, const Var& of_batch) {
+  static const ops::OpRef lerp("lerp");
+  if (running.absent() || of_batch.absent()) return;
+  c.run_inplace(lerp, {running, ops::cast(of_batch, running.dtype()), c.real("momentum")});
+}
+
 void batch_norm(Call& c) {
-  static const ops::OpRef op("batch_norm"), lerp("lerp");
+  static const ops::OpRef op("batch_norm");
   const Var x = c.var("input");
   if (x.absent()) return;
   if (c.integer("training", 1) == 0) return batch_norm_of_running(c, x);
   const Var arguments[] = {x, c.var("weight"), c.var("bias")};
   const ops::Vars made = c.run_all(op, arguments, {Attribute::of(c.real("eps"))});
   if (made[0].absent()) return;
-  const Var momentum = c.real("momentum");
-  if (const Var mean = c.var("running_mean"); !mean.absent()) {
-    c.run_inplace(lerp, {mean, made[1], momentum});
-  }
+  follow(c, c.var("running_mean"), made[1]);
   if (const Var variance = c.var("running_var"); !variance.absent()) {
     const double n =
         static_cast<double>(x.layout().geometry.numel()) / static_cast<double>(x.shape()[1]);
-    c.run_inplace(lerp, {variance, made[3] * (n / (n - 1)), momentum});
+    follow(c, variance, made[3] * (n / (n - 1)));
   }
   for (std::size_t i = 0; i < 3; ++i) c.give(made[i]);
 }
@@ -143,7 +147,7 @@ void group_norm(Call& c) {
   Var y = ops::reshape(made[0], x.shape());
   if (const Var weight = c.var("weight"); !weight.absent()) y = y * channels(weight, x.rank());
   if (const Var bias = c.var("bias"); !bias.absent()) y = y + channels(bias, x.rank());
-  c.give(y);
+  c.give(ops::cast(y, x.dtype()));
   c.give(ops::reshape(made[1], Dims{n, groups}));
   c.give(ops::reshape(made[2], Dims{n, groups}));
 }
@@ -177,15 +181,40 @@ void group_norm_backward(Call& c) {
   c.wanted(2) ? c.give(ops::sum(g, dims, false)) : c.give_nothing();
 }
 
+// ---- Weight normalization: v g / |v|, where each slice along a dimension has its norm |v|
+
+// The sum of each slice along the argument `dim`, with the dimensions of x.
+Var sum_of_slices(Call& c, const Var& x) {
+  if (x.absent()) return {};
+  const auto dim = dim_of(c, c.integer("dim"), x.rank());
+  Dims others;
+  for (int i = 0; dim && i < x.rank(); ++i) {
+    if (i != *dim) others.push_back(i);
+  }
+  return others.empty() ? x : ops::sum(x, others, true);
+}
+void weight_norm(Call& c) {
+  const Var v = c.var("v");
+  const Var norms = ops::unary("sqrt", sum_of_slices(c, v * v));
+  c.give(v * (c.var("g") / norms));
+  c.give(norms);
+}
+void weight_norm_backward(Call& c) {
+  const Var g = c.var("grad_w"), v = c.var("saved_v"), norms = c.var("saved_norms");
+  const Var along = sum_of_slices(c, g * v) / norms;
+  c.give((g - v * (along / norms)) * (c.var("saved_g") / norms));
+  c.give(along);
+}
+
 // ---- Embeddings, dropout
 
 void embedding_backward(Call& c) {
   static const ops::OpRef op("embedding_backward");
-  if (c.flag("scale_grad_by_freq")) {
-    return c.fail(core::unimplemented("scale_grad_by_freq is not supported"));
-  }
-  c.give(c.run(op, {c.var("grad_output"), c.var("indices")},
-               {Attribute::of(c.integer("num_weights")), Attribute::of(c.integer("padding_idx"))}));
+  Var g = c.var("grad_output");
+  const Var indices = c.var("indices");
+  const std::int64_t count = c.integer("num_weights");
+  if (c.flag("scale_grad_by_freq")) g = per_occurrence(c, g, indices, count);
+  c.give(c.run(op, {g, indices}, {Attribute::of(count), Attribute::of(c.integer("padding_idx"))}));
 }
 
 // The rows that `indices` name get at most the norm `max_norm`. An index that occurs twice
@@ -226,13 +255,14 @@ double scale_of(Call& c, const Var& query) {
   const double size = static_cast<double>(query.shape()[query.rank() - 1]);
   return c.real("scale", 1 / std::sqrt(size));
 }
-// The mask as large as the scores, which have the batches and heads of the query.
+// The mask as large as the scores, which have the batches and heads of the query, in their dtype.
 Var mask_of(Call& c, const Var& query, const Var& key) {
   const Var mask = c.var("attn_bias");
   if (mask.absent() || query.absent() || key.absent()) return {};
   Dims shape = query.shape();
   shape[query.rank() - 1] = key.shape()[key.rank() - 2];
-  return mask.shape() == shape ? mask : ops::expand(mask, shape);
+  const Var wide = mask.shape() == shape ? mask : ops::expand(mask, shape);
+  return ops::cast(wide, is_half(query.dtype()) ? DType::kF32 : query.dtype());
 }
 void attention(Call& c) {
   static const ops::OpRef op("attention");
@@ -267,7 +297,8 @@ void attention_backward(Call& c) {
                   {Attribute::of(c.flag("is_causal")), Attribute::of(scale_of(c, operands[0]))}, g,
                   wants, results);
   for (std::size_t i = 0; i < 3; ++i) made[i].absent() ? c.give_nothing() : c.give(made[i]);
-  made[3].absent() ? c.give_nothing() : c.give(ops::sum_to(made[3], bias.shape()));
+  made[3].absent() ? c.give_nothing()
+                   : c.give(ops::cast(ops::sum_to(made[3], bias.shape()), bias.dtype()));
 }
 
 // ---- Recurrent cells
@@ -383,6 +414,9 @@ constexpr Row kNeuralRows[] = {
     {"native_group_norm", "(input, weight, bias, N, C, HxW, group, eps)", group_norm},
     {"native_group_norm_backward",
      "(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask)", group_norm_backward},
+    {"_weight_norm_interface", "(v, g, dim)", weight_norm},
+    {"_weight_norm_interface_backward", "(grad_w, saved_v, saved_g, saved_norms, dim)",
+     weight_norm_backward},
     {"embedding", "(weight, indices, padding_idx | scale_grad_by_freq, sparse)"},
     {"embedding_dense_backward",
      "(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq)", embedding_backward},

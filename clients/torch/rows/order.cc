@@ -69,6 +69,16 @@ void running_extreme(Call& c) {
 struct Distinct {
   Var found, inverse, counts;
 };
+// With dimension `from` at place `to`; the other dimensions keep their order.
+Var moved_dim(const Var& x, int from, int to) {
+  if (x.absent()) return x;
+  std::vector<std::int64_t> order;
+  for (int i = 0; i < x.rank(); ++i) {
+    if (i != from) order.push_back(i);
+  }
+  order.insert(order.begin() + to, from);
+  return ops::permute(x, Dims(std::span<const std::int64_t>(order)));
+}
 // True where a row differs from the preceding row.
 Var starts_of(Call& c, const Var& rows) {
   const std::int64_t n = size_of(rows, 0);
@@ -126,7 +136,7 @@ void unique_slices(Call& c) {
   const Var x = c.var("self");
   const auto dim = dim_of(c, c.integer("dim"), x.rank());
   if (x.absent() || !dim) return;
-  const Var moved = x.rank() == 0 ? flat(x) : ops::transpose(x, 0, *dim);
+  const Var moved = x.rank() == 0 ? flat(x) : moved_dim(x, *dim, 0);
   const std::int64_t n = size_of(moved, 0), all = x.layout().geometry.numel();
   if (n == 0 || all == 0) return c.fail(core::unimplemented("slices without elements"));
   const bool in_order = c.name().ends_with("consecutive");
@@ -135,7 +145,7 @@ void unique_slices(Call& c) {
   Dims shape = moved.shape();
   shape[0] = size_of(set.found, 0);
   set.found = ops::reshape(set.found, shape);
-  if (x.rank() > 0) set.found = ops::transpose(set.found, 0, *dim);
+  if (x.rank() > 0) set.found = moved_dim(set.found, 0, *dim);
   give_asked(c, set, c.flag("return_inverse"), c.flag("return_counts"));
 }
 
@@ -247,10 +257,11 @@ void histc(Call& c) {
   if (x.absent()) return;
   const std::int64_t bins = c.integer("bins");
   const double least = c.real("min"), most = c.real("max");
-  if (!core::is_floating(x.dtype()) || bins < 1 || !(least <= most) || size_of(x, 0) == 0) {
+  if (!core::is_floating(x.dtype()) || bins < 1 || !(least <= most)) {
     return c.fail(core::unimplemented("these bins"));
   }
-  const bool given = least != 0 || most != 0;
+  if (size_of(x, 0) == 0) return c.give(filled(c, Dims{bins}, Number::of_int(0), x.dtype()));
+  const bool given = least != most;
   Var low = given ? filled(c, Dims(), Number::of_float(least), x.dtype()) : made("min", {x});
   Var high = given ? filled(c, Dims(), Number::of_float(most), x.dtype()) : made("max", {x});
   const Var same = equal_to(low, high);

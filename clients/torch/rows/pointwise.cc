@@ -136,6 +136,61 @@ void glu_backward(Call& c) {
   }
 }
 
+// ---- Complex numbers
+
+// Fails the call if a complex factor meets real tensors.
+bool takes_complex(Call& c, std::string_view factor, DType dtype) {
+  if (core::is_complex(dtype)) return true;
+  c.fail(core::invalid("For non-complex input tensors, argument " + std::string(factor) +
+                       " must not be a complex number."));
+  return false;
+}
+// Sums whose ops have a real factor only.
+void add_scaled(Call& c) {
+  if (c.is_real("alpha")) return c.run_row();
+  const bool reversed = c.name() == "rsub";
+  const auto [x, y] =
+      promoted(c, c.var(reversed ? "other" : "self"), c.var(reversed ? "self" : "other"));
+  if (x.absent() || !takes_complex(c, "alpha", x.dtype())) return;
+  const Var scaled = y * c.var("alpha");
+  c.give(c.name().starts_with("add") ? x + scaled : x - scaled);
+}
+void add_product_of(Call& c, std::string_view op) {
+  if (c.is_real("value")) return c.run_row();
+  const Var self = c.var("self"), product = ops::binary(op, c.var("tensor1"), c.var("tensor2"));
+  if (self.absent() || product.absent()) return;
+  if (!takes_complex(c, "value", core::promote(self.dtype(), product.dtype()))) return;
+  c.give(self + product * c.var("value"));
+}
+void addcmul(Call& c) { add_product_of(c, "mul"); }
+void addcdiv(Call& c) { add_product_of(c, "div"); }
+void sinc(Call& c) {
+  const Var x = c.var("self");
+  if (x.absent() || !core::is_complex(x.dtype())) return c.run_row();
+  const Var angle = x * M_PI;
+  c.give(ops::where(equal_to(x, 0), 1, ops::unary("sin", angle) / angle));
+}
+
+// A bound of a bool is a bool.
+void clamp_side(Call& c) {
+  const bool low = c.name().starts_with("clamp_min");
+  const Var x = c.var("self"), bound = c.var(low ? "min" : "max");
+  if (x.absent() || x.dtype() != DType::kBool || !bound.is_tensor() ||
+      bound.dtype() != DType::kBool) {
+    return c.run_row();
+  }
+  c.give(ops::binary(low ? "logical_or" : "logical_and", x, bound));
+}
+
+// ---- Gradients by results
+
+// PyTorch passes the result itself; the ops take the conjugate of a complex result.
+void by_result(Call& c, std::string_view op) {
+  c.give(made(op, {c.var("grad_output"), ops::conj(c.var("output"))}));
+}
+void sigmoid_backward(Call& c) { by_result(c, "sigmoid_backward"); }
+void tanh_backward(Call& c) { by_result(c, "tanh_backward"); }
+
 // ---- Gradients by the catalog's vjps
 
 void by_vjp(Call& c, std::string_view op, const core::Attributes& attributes) {
@@ -163,7 +218,7 @@ constexpr Row kPointwiseRows[] = {
     {"neg abs sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan "
      "sinh cosh tanh asinh acosh atanh erf erfc erfinv sigmoid relu floor ceil trunc frac round "
      "sign sgn deg2rad rad2deg isnan isinf logical_not bitwise_not lgamma digamma i0 "
-     "special_erfcx special_ndtri special_log_ndtr special_i0e special_i1 special_i1e sinc signbit "
+     "special_erfcx special_ndtri special_log_ndtr special_i0e special_i1 special_i1e signbit "
      "special_entr silu mish hardsigmoid hardswish special_bessel_j0 special_bessel_j1 "
      "special_bessel_y0 special_bessel_y1 special_modified_bessel_k0 "
      "special_modified_bessel_k1 angle",
@@ -188,14 +243,16 @@ constexpr Row kPointwiseRows[] = {
     {"frexp", "(self)"},
     {"rrelu_with_noise", "(self, noise, lower, upper, training)", random_leaky},
     {"logit", "logit(self, eps)"},
-    {"nan_to_num", "(self, nan, posinf, neginf)"},
+    {"sinc", "sinc(self)", sinc},
+    {"nan_to_num", "nan_to_num(self, nan, posinf, neginf)", by_parts},
     {"polygamma", "(self, n)"},
     {"gelu", "(self, approximate)"},
     {"leaky_relu", "(self, negative_slope)"},
     {"softplus", "(self, beta, threshold)"},
     {"hardtanh", "(self, min_val, max_val)"},
-    {"add sub", "(self, other, alpha?)"},
-    {"rsub", "sub(other, self, alpha)"},
+    {"add", "add(self, other, alpha?)", add_scaled},
+    {"sub", "sub(self, other, alpha?)", add_scaled},
+    {"rsub", "sub(other, self, alpha)", add_scaled},
     {"div", "div(self, other, rounding_mode?)"},
     {"mul floor_divide remainder fmod maximum minimum fmax fmin atan2 hypot copysign eq ne lt le "
      "gt "
@@ -203,20 +260,24 @@ constexpr Row kPointwiseRows[] = {
      "bitwise_right_shift xlogy special_xlog1py logaddexp logaddexp2 igamma igammac special_zeta "
      "nextafter gcd lcm",
      "(self, other)"},
+    {"__lshift__ __ilshift__", "bitwise_left_shift(self, other)"},
+    {"__rshift__ __irshift__", "bitwise_right_shift(self, other)"},
     {"heaviside", "(self, values)"},
     {"pow", "(self, exponent)"},
     {"where", "(condition, self, other)"},
     {"masked_fill", "(self, mask, value)"},
     {"clamp", "(self, min, max)"},
-    {"clamp_min", "clamp(self, min, -)"},
-    {"clamp_max", "clamp(self, -, max)"},
+    {"clamp_min", "clamp(self, min, -)", clamp_side},
+    {"clamp_max", "clamp(self, -, max)", clamp_side},
     {"lerp", "(self, end, weight)"},
-    {"addcmul addcdiv", "(self, tensor1, tensor2, value)"},
+    {"addcmul", "addcmul(self, tensor1, tensor2, value)", addcmul},
+    {"addcdiv", "addcdiv(self, tensor1, tensor2, value)", addcdiv},
     {"fill", "(self, value)"},
     {"zero", "fill(self, 0)"},
     {"complex", "(real, imag)"},
     {"polar", "(abs, angle)"},
-    {"sigmoid_backward tanh_backward", "(grad_output, output)"},
+    {"sigmoid_backward", "(grad_output, output)", sigmoid_backward},
+    {"tanh_backward", "(grad_output, output)", tanh_backward},
     {"gelu_backward", "(grad_output, self, approximate)"},
     {"elu", "(self, alpha, scale, input_scale)", elu},
     {"elu_backward", "(grad_output, alpha, scale, input_scale, is_result, self_or_result)",

@@ -73,6 +73,20 @@ void equal(Call& c) {
   c.give_integer(*value);
 }
 
+// The op has no complex dtypes. As PyTorch does, scales by the largest real part.
+void logsumexp(Call& c) {
+  const Var x = c.var("self");
+  if (x.absent() || !core::is_complex(x.dtype())) return c.run_row();
+  if (x.layout().geometry.numel() == 0) return c.fail(core::unimplemented("no elements"));
+  const core::Dims dims = c.ints("dim");
+  const Attribute over = dims.empty() ? Attribute::none() : Attribute::of(dims);
+  const Var largest = made("amax", {ops::real(x)}, {over, Attribute::of(true)});
+  const Var most = ops::where(ops::unary("isinf", largest), 0, largest);
+  const Var total =
+      made("sum", {ops::unary("exp", x - most)}, {over, Attribute::of(c.flag("keepdim"))});
+  if (!total.absent()) c.give(ops::unary("log", total) + ops::reshape(most, total.shape()));
+}
+
 constexpr Row kReductionRows[] = {
     {"sum mean", "(self, dim?, keepdim?, dtype?)"},
     {"nansum", "nan_sum(self, dim?, keepdim?, dtype?)"},
@@ -91,7 +105,7 @@ constexpr Row kReductionRows[] = {
     {"aminmax", "(self, dim, keepdim)", aminmax},
     {"norm", "norm(self, p, dim?, keepdim?, dtype?)"},
     {"linalg_vector_norm", "norm(self, ord, dim, keepdim, dtype)"},
-    {"logsumexp", "(self, dim, keepdim)"},
+    {"logsumexp", "logsumexp(self, dim, keepdim)", logsumexp},
     {"cumsum cumprod", "(self, dim, dtype)"},
     {"_logcumsumexp", "logcumsumexp(self, dim)"},
     {"sort", "(self, dim, descending, stable)"},

@@ -50,8 +50,7 @@ bool keeps(const Call& c, int i, int n, std::int64_t from, std::int64_t to) {
 }
 // The dtype to compute in: sums of halves are rounded once, at the end.
 DType working(const Resampling& how, DType dtype) {
-  const bool half = dtype == DType::kF16 || dtype == DType::kBF16;
-  return half && !how.mode.starts_with("nearest") ? DType::kF32 : dtype;
+  return is_half(dtype) && !how.mode.starts_with("nearest") ? DType::kF32 : dtype;
 }
 
 void upsample(Call& c) {

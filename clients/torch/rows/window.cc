@@ -67,14 +67,13 @@ Attribute stride_of(const Call& c, int n) {
 void max_pool(Call& c) {
   static const ops::OpRef op("max_pool");
   const int n = spatial(c);
-  const Var x = c.var("self");
+  const Var x = c.var("self"), whole = batched(x, n);
   const ops::Vars made = c.run_all(
-      op, {&x, 1},
+      op, {&whole, 1},
       {Attribute::of(for_each(c.ints("kernel_size"), n)), stride_of(c, n),
        Attribute::of(for_each(c.ints("padding"), n)),
        Attribute::of(for_each(c.ints("dilation"), n)), Attribute::of(c.flag("ceil_mode"))});
-  c.give(made[0]);
-  c.give(made[1]);
+  for (const Var& each : made) c.give(as_batched(each, x, n));
 }
 void unpool(Call& c) {
   static const ops::OpRef op("max_unpool");
@@ -96,8 +95,11 @@ void max_unpool(Call& c) {
 }
 void fractional_max_pool(Call& c) {
   const int n = spatial(c);
-  const Var x = c.var("self");
-  const ops::Vars found = all_made("fractional_max_pool", {batched(x, n), c.var("random_samples")},
+  const Var x = c.var("self"), whole = batched(x, n), samples = c.var("random_samples");
+  // PyTorch accepts samples of a larger batch, and uses the first of them.
+  const bool larger = samples.rank() == 3 && size_of(samples, 0) > size_of(whole, 0);
+  const Var used = larger ? slice(samples, 0, 0, size_of(whole, 0)) : samples;
+  const ops::Vars found = all_made("fractional_max_pool", {whole, used},
                                    {Attribute::of(for_each(c.ints("kernel_size"), n)),
                                     Attribute::of(for_each(c.ints("output_size"), n))});
   for (const Var& each : found) c.give(as_batched(each, x, n));
@@ -115,12 +117,16 @@ Attributes average(const Call& c) {
 }
 void avg_pool(Call& c) {
   static const ops::OpRef op("avg_pool");
-  c.give(c.run(op, {c.var("self")}, average(c)));
+  const int n = spatial(c);
+  const Var x = c.var("self");
+  c.give(as_batched(c.run(op, {batched(x, n)}, average(c)), x, n));
 }
 void avg_pool_backward(Call& c) {
-  const Var operands[] = {c.var("self")};
-  const Var g[] = {c.var("grad_output")};
-  if (!operands[0].absent()) c.give(c.gradients("avg_pool", operands, average(c), g, 1)[0]);
+  const Var x = c.var("self"), gradient = c.var("grad_output");
+  if (x.absent() || gradient.absent()) return;
+  const int n = spatial(c);
+  const Var operands[] = {batched(x, n)}, g[] = {batched(gradient, n)};
+  c.give(as_batched(c.gradients("avg_pool", operands, average(c), g, 1)[0], x, n));
 }
 void adaptive_avg_pool(Call& c) {
   static const ops::OpRef op("adaptive_avg_pool");
@@ -253,8 +259,8 @@ constexpr Row kWindowRows[] = {
      "replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward",
      "(grad_output, self, padding)", pad_backward},
     {"constant_pad_nd", "(self, value, pad)"},
-    {"im2col", "(self, kernel_size, dilation, padding, stride)"},
-    {"col2im", "(self, output_size, kernel_size, dilation, padding, stride)"},
+    {"im2col", "im2col(self, kernel_size, dilation, padding, stride)", by_parts},
+    {"col2im", "col2im(self, output_size, kernel_size, dilation, padding, stride)", by_parts},
 };
 
 }  // namespace

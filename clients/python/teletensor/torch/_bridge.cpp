@@ -8,6 +8,9 @@
 #include <ATen/TensorUtils.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/native/DispatchStub.h>
+#include <ATen/native/ResizeCommon.h>
+#include <ATen/native/TensorFactories.h>
+#include <ATen/native/UnaryOps.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -18,25 +21,36 @@
 #include <ATen/ops/view_native.h>
 #include <torch/csrc/Generator.h>
 
+#include "_bridge_layers.hpp"
 #include "_bridge_replay.hpp"
 
 namespace {
 
 // ---- Kernels by hand: storages, views, copies
 
+// With deterministic algorithms PyTorch wants memory without contents to be filled.
+bool fills_memory() {
+  const auto& context = at::globalContext();
+  return context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory();
+}
+at::Tensor filled(at::Tensor made) {
+  if (fills_memory()) at::native::fill_empty_deterministic_(made);
+  return made;
+}
+
 at::Tensor empty(c10::IntArrayRef size, std::optional<c10::ScalarType> dtype,
                  std::optional<c10::Layout>, std::optional<c10::Device> device, std::optional<bool>,
                  std::optional<c10::MemoryFormat> format) {
   if (device) Guard().setDevice(*device);
-  return at::detail::empty_generic(size, &g_allocator, kKeys,
-                                   dtype.value_or(c10::get_default_dtype_as_scalartype()), format);
+  return filled(at::detail::empty_generic(
+      size, &g_allocator, kKeys, dtype.value_or(c10::get_default_dtype_as_scalartype()), format));
 }
 at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
                          std::optional<c10::ScalarType> dtype, std::optional<c10::Layout>,
                          std::optional<c10::Device> device, std::optional<bool>) {
   if (device) Guard().setDevice(*device);
-  return at::detail::empty_strided_generic(size, stride, &g_allocator, kKeys,
-                                           dtype.value_or(c10::get_default_dtype_as_scalartype()));
+  return filled(at::detail::empty_strided_generic(
+      size, stride, &g_allocator, kKeys, dtype.value_or(c10::get_default_dtype_as_scalartype())));
 }
 
 // The tensor's elements as they lie in its storage, without a conjugation or negation to come.
@@ -114,7 +128,9 @@ const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef size,
                          std::optional<c10::MemoryFormat> format) {
   self.unsafeGetTensorImpl()->set_sizes_contiguous(size);
   if (format) self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
+  const auto before = static_cast<std::int64_t>(self.storage().nbytes());
   make_room(self);
+  if (fills_memory()) at::native::fill_resize_deterministic_(self, before);
   return self;
 }
 at::Tensor& set_source(at::Tensor& self, c10::Storage source, std::int64_t offset,
@@ -230,6 +246,9 @@ PyObject* begin(PyObject*, PyObject* arguments) {
   aten->impl("set_.source_Tensor", TORCH_FN(set_source_tensor));
   aten->impl("set_", TORCH_FN(set_nothing));
   aten->impl("_has_compatible_shallow_copy_type", TORCH_FN(compatible));
+  aten->impl("_native_multi_head_attention", TORCH_FN(multi_head_attention));
+  aten->impl("_transformer_encoder_layer_fwd", TORCH_FN(transformer_encoder_layer));
+  aten->impl("_nested_tensor_from_mask_left_aligned", TORCH_FN(nested_tensor_is_possible));
   // Copies look at these bits themselves.
   for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
     auto* const bits = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
@@ -271,6 +290,15 @@ static int64_t choose_attention(const at::Tensor& query, const at::Tensor& key,
   return !plain || dropout > 0 || grouped ? kMath : kOverrideable;
 }
 REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &choose_attention)
+
+// I0(beta sqrt(1 - (2 i / (length - 1) - 1)^2)) / I0(beta), for the numbers i of operand 1.
+static void kaiser_window(TensorIteratorBase& iterator, int64_t length, double beta) {
+  const at::Tensor from_middle = iterator.tensor(1) * (2.0 / static_cast<double>(length - 1)) - 1;
+  const at::Tensor angle = (1 - from_middle * from_middle).clamp_min(0).sqrt() * beta;
+  const at::Tensor largest = at::scalar_tensor(beta, at::TensorOptions().dtype(at::kDouble)).i0();
+  iterator.tensor(0).copy_(angle.i0() / largest.item());
+}
+REGISTER_PRIVATEUSE1_DISPATCH(kaiser_window_stub, &kaiser_window)
 }  // namespace at::native
 
 namespace at::autocast {

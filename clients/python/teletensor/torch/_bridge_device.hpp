@@ -63,12 +63,47 @@ void check(int code) {
 // ---- Addresses: ranges of an address space that nothing lies in, so that two storages never have
 // the same, and a read of one ends the process instead of giving something.
 
+// What a storage of PyTorch has of the device.
+struct Contents {
+  tt_storage* storage;
+  std::size_t bytes;
+  void* address = nullptr;  // null without bytes
+  // The list of all that have an address.
+  Contents* before = nullptr;
+  Contents* after = nullptr;
+};
+
 class Addresses {
  public:
+  void give(Contents& contents) {
+    const std::lock_guard lock(mutex_);
+    contents.address = take(contents.bytes);
+    if (contents.address == nullptr) return;
+    contents.before = nullptr;
+    contents.after = first_;
+    if (first_ != nullptr) first_->before = &contents;
+    first_ = &contents;
+  }
+  void take_back(Contents& contents) {
+    if (contents.address == nullptr) return;
+    const std::lock_guard lock(mutex_);
+    if (contents.before != nullptr) contents.before->after = contents.after;
+    if (contents.after != nullptr) contents.after->before = contents.before;
+    if (first_ == &contents) first_ = contents.after;
+    free_[rounded(contents.bytes)].push_back(std::exchange(contents.address, nullptr));
+  }
+  // Null if no contents have this address. Takes time for each storage of the process.
+  Contents* find(const void* address) {
+    const std::lock_guard lock(mutex_);
+    Contents* found = address == nullptr ? nullptr : first_;
+    while (found != nullptr && found->address != address) found = found->after;
+    return found;
+  }
+
+ private:
   void* take(std::size_t bytes) {
     if (bytes == 0) return nullptr;
     const std::size_t size = rounded(bytes);
-    const std::lock_guard lock(mutex_);
     auto& free = free_[size];
     if (!free.empty()) {
       void* const found = free.back();
@@ -86,13 +121,7 @@ class Addresses {
                      "tt: a storage of ", bytes, " bytes has no room among 32 TiB of addresses");
     return std::exchange(next_, next_ + size);
   }
-  void put_back(void* address, std::size_t bytes) {
-    if (bytes == 0) return;
-    const std::lock_guard lock(mutex_);
-    free_[rounded(bytes)].push_back(address);
-  }
 
- private:
   static constexpr std::size_t kBytes = std::size_t{1} << 45;
   // To an eighth of a power of two: then a program has few sizes, whose ranges are used again.
   static std::size_t rounded(std::size_t bytes) {
@@ -101,6 +130,7 @@ class Addresses {
   }
   std::mutex mutex_;
   std::unordered_map<std::size_t, std::vector<void*>> free_;
+  Contents* first_ = nullptr;
   char* next_ = nullptr;
   char* end_ = nullptr;
 };
@@ -109,19 +139,15 @@ Addresses& addresses() {
   return *all;
 }
 
-struct Contents {
-  tt_storage* storage;
-  void* address;
-  std::size_t bytes;
-};
 void drop_contents(void* pointer) {
   auto* const contents = static_cast<Contents*>(pointer);
-  addresses().put_back(contents->address, contents->bytes);
+  addresses().take_back(*contents);
   g_bridge->drop_storage(contents->storage);
   delete contents;
 }
 c10::DataPtr data_of(tt_storage* storage, std::size_t bytes) {
-  auto* const contents = new Contents{storage, addresses().take(bytes), bytes};
+  auto* const contents = new Contents{storage, bytes};
+  addresses().give(*contents);
   return {contents->address, contents, &drop_contents, kDevice};
 }
 
@@ -179,26 +205,32 @@ struct Allocator final : c10::DeviceAllocator {
 };
 Allocator g_allocator;
 
+bool is_own(const c10::StorageImpl& storage) {
+  return storage.data_ptr().get_context() != nullptr &&
+         storage.data_ptr().get_deleter() == &drop_contents;
+}
+// PyTorch reads and writes files of storages through tensors that it makes of their addresses.
 Contents& contents_of(const c10::StorageImpl& storage) {
-  auto* const found = static_cast<Contents*>(storage.data_ptr().get_context());
-  TORCH_CHECK(found != nullptr && storage.data_ptr().get_deleter() == &drop_contents,
-              "tt: this storage is not the device's");
+  auto* const found = is_own(storage) ? static_cast<Contents*>(storage.data_ptr().get_context())
+                                      : addresses().find(storage.data());
+  TORCH_CHECK(found != nullptr, "tt: this storage is not the device's");
   return *found;
 }
 
 void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
-  Contents& old = contents_of(storage);
+  TORCH_CHECK(is_own(storage), "tt: a storage at the address of another one cannot be resized");
+  Contents& contents = contents_of(storage);
   {
     const Gil gil;
-    check(g_bridge->resize_storage(old.storage, bytes));
+    check(g_bridge->resize_storage(contents.storage, bytes));
   }
-  addresses().put_back(old.address, old.bytes);
-  old.bytes = bytes;
-  old.address = addresses().take(bytes);
   // The same contents under another address.
-  auto* const moved = new Contents(old);
-  c10::DataPtr before = storage.set_data_ptr({moved->address, moved, &drop_contents, kDevice});
-  delete static_cast<Contents*>(before.release_context());
+  addresses().take_back(contents);
+  contents.bytes = bytes;
+  addresses().give(contents);
+  c10::DataPtr before =
+      storage.set_data_ptr({contents.address, &contents, &drop_contents, kDevice});
+  before.release_context();
   storage.set_nbytes(bytes);
 }
 

@@ -130,12 +130,19 @@ def _answer(found: Tensor, inverse: Tensor, counts: Tensor, return_inverse: bool
     return (found, *([inverse] if return_inverse else []), *([counts] if return_counts else []))
 
 
+def _moved(x: Tensor, source: int, target: int) -> Tensor:
+    """x with dimension `source` at place `target`; the other dimensions keep their order."""
+    order = [i for i in range(x.dim()) if i != source]
+    order.insert(target, source)
+    return ops["permute"](x, order)
+
+
 def _groups(x: Tensor, dim: int | None) -> tuple[Tensor, tuple[int, ...]]:
     """The elements as a vector, or the slices along dim as rows; and the shape of a row."""
     if dim is None:
         return ops["reshape"](x, (x.numel(),)), ()
     d = wrap_dim(dim, x.dim())
-    moved = ops["transpose"](x, 0, d) if x.dim() else ops["reshape"](x, (1,))
+    moved = _moved(x, d, 0) if x.dim() else ops["reshape"](x, (1,))
     shape = tuple(moved._shape)
     if 0 in shape[1:] and shape[0]:
         raise RuntimeError("There are 0 sized dimensions, and they aren't selected, so unique cannot be "
@@ -189,7 +196,7 @@ def _distinct(x: Tensor, dim: int | None, in_order: bool) -> tuple[Tensor, Tenso
         if not rank:
             return ops["reshape"](found, (count,))
         found = ops["reshape"](found, (count, *row_shape))
-        return ops["contiguous"](ops["transpose"](found, 0, wrap_dim(dim, rank)))
+        return ops["contiguous"](_moved(found, 0, wrap_dim(dim, rank)))
 
     def sizes(counts: list[int]) -> Tensor:
         places = starts(counts[0])
