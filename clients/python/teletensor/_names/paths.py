@@ -28,7 +28,8 @@ FILES = frozenset(
     distributed.algorithms.ddp_comm_hooks.default_hooks
     distributed.algorithms.ddp_comm_hooks.post_localSGD_hook
     distributed.algorithms.ddp_comm_hooks.powerSGD_hook distributed.algorithms.join
-    distributed.checkpoint distributed.checkpoint.state_dict distributed.device_mesh distributed.fsdp
+    distributed.checkpoint distributed.checkpoint.state_dict distributed.checkpoint.stateful
+    distributed.device_mesh distributed.fsdp
     distributed.nn distributed.nn.functional distributed.optim distributed.pipelining
     distributed.tensor distributed.tensor.parallel futures hub jit.annotations multiprocessing nn.parallel
     onnx overrides profiler signal signal.windows torch_version types utils._pytree utils.benchmark
