@@ -407,3 +407,57 @@ tell(net[2].bias.grad.tolist(), moved, sorted(optimizer.state_dict()["state"]))
 """))
     assert gradient == [12.0] * 3 and state == [0, 1, 2, 3]
     np.testing.assert_allclose(moved, gradient, rtol=1e-5)
+
+
+def test_a_static_graph_may_leave_parameters_unused(start_daemon):
+    """The first backward determines which parameters are averaged; a later one that differs is refused."""
+    found = told(start(start_daemon().unix, 2, NET + """
+class Parts(tt.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.all, self.one, self.none = (tt.nn.Linear(6, 2) for _ in range(3))
+    def forward(self, x, one=R == 1, none=False):
+        y = self.all(x) + (self.one(x) if one else 0)
+        return y + self.none(x) if none else y
+rows = []
+for flags in ({"static_graph": True}, {"static_graph": True, "find_unused_parameters": True},
+              {"find_unused_parameters": True}):
+    tt.manual_seed(1)
+    net = DDP(Parts(), **flags)
+    for i in range(3):
+        with net.no_sync():
+            net(data).square().sum().backward()
+        net(data).square().sum().backward()
+    rows.append([None if p.grad is None else p.grad.tolist() for p in net.parameters()])
+    if "static_graph" in flags:
+        try:
+            net(data, none=True).sum().backward()
+            rows.append("nothing")
+        except RuntimeError as e:
+            rows.append(str(e))
+    if len(flags) == 2:  # the next step of the same graph is averaged as before
+        net.zero_grad(set_to_none=True)
+        net(data).square().sum().backward()
+        rows.append([p.grad is None for p in net.parameters()])
+tell(rows)
+"""))
+    assert found[0] == found[1]
+    ((first, said, second, again, missing, plain),) = found[0]
+    assert first == second == plain and plain[4:] == [None, None] and None not in plain[:4]
+    for text in (said, again):
+        assert "graph has changed in this iteration" in text and "none.weight, none.bias was used" in text
+    assert missing == [False] * 4 + [True] * 2
+
+
+def test_a_static_graph_of_ranks_that_join(start_daemon):
+    found = told(start(start_daemon().unix, 2, NET + """
+ddp = DDP(tt.nn.ModuleDict({"a": tt.nn.Linear(6, 2), "b": tt.nn.Linear(6, 2)}), static_graph=True)
+ddp.module.forward = ddp.module["a"].forward
+with ddp.join():
+    for i in range(2 * R):  # rank 0 has no batch
+        ddp(data).sum().backward()
+ddp.zero_grad(set_to_none=True)
+ddp(data).sum().backward()
+tell(ddp.module["a"].bias.grad.tolist(), ddp.module["b"].bias.grad)
+"""))
+    assert found == [[[4.0, 4.0], None]] * 2

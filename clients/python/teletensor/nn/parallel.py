@@ -34,14 +34,16 @@ class DistributedDataParallel(Module, Joinable):
     backward, in buckets of bucket_cap_mb MiB (25 by default) in the reverse order of the parameters. The
     buffers of rank 0 are copied to all ranks at the first forward and at each forward that follows one with
     gradients, unless broadcast_buffers is False. device_ids: the one GPU to which inputs are moved.
-    gradient_as_bucket_view, static_graph and check_reduction have no effect.
+    static_graph: the program promises that each backward reaches the same parameters as the first one,
+    which may be fewer than all. gradient_as_bucket_view and check_reduction have no effect.
 
     ValueError if `distributed.init_process_group` has not been called, and for a bucket_cap_mb that is not
     positive; TypeError if `module` is not a Module. RuntimeError for a module without a parameter that
     requires grad, or that is or contains a DistributedDataParallel; if the parameters differ between
     processes (the first difference is named); at a forward after parameters were replaced, frozen or
-    wrapped again; and at a backward that does not reach a parameter, unless find_unused_parameters is True:
-    then a parameter that no process reaches keeps its gradient."""
+    wrapped again; and at a backward that does not reach a parameter, unless find_unused_parameters or
+    static_graph is True: then a parameter that no process reaches keeps its gradient. With static_graph,
+    RuntimeError at a backward that does not reach the same parameters as the first one."""
 
     def __init__(
         self,
@@ -96,7 +98,13 @@ class DistributedDataParallel(Module, Joinable):
             self._begin(init_sync)
 
     def _begin(self, alike: bool) -> None:
-        reducer = Reducer(self.module, self.process_group, self._bucket_bytes, self.find_unused_parameters)
+        reducer = Reducer(
+            self.module,
+            self.process_group,
+            self._bucket_bytes,
+            self.find_unused_parameters,
+            self.static_graph,
+        )
         if alike:
             reducer.broadcast_initial_state(self.broadcast_buffers)
         reducer.start()
@@ -127,14 +135,14 @@ class DistributedDataParallel(Module, Joinable):
     def _record_for_capture(self) -> None:
         """Tells a capture that the captured step is valid only for the state of this moment, and what state
         each call leaves."""
-        if self.find_unused_parameters:
+        assert self._reducer is not None
+        if self._reducer.asks():
             _capturing.refuse(
                 "use a DistributedDataParallel with find_unused_parameters=True, which reads from the "
                 "other processes which parameters they have used"
             )
         if self._join_config.enable:
             _capturing.refuse("run inside of Join, which reads how many processes have joined")
-        assert self._reducer is not None
         _capturing.carries(("reducer", self._reducer), self._reducer.state, self._reducer.set_state)
         _capturing.carries(("forward", self), self._forward_state, self._set_forward_state)
         self._record_sync_for_capture()
