@@ -99,7 +99,7 @@ functional: _functions atleast_1d atleast_2d atleast_3d block_diag broadcast_sha
     unique_consecutive unravel_index
 mps: _names.no_device device_count is_available
 mtia: _names.no_device device_count is_available
-nn.parallel.distributed: nn.parallel DistributedDataParallel
+nn.parallel.distributed: nn.parallel DistributedDataParallel; nn._ddp_precision _MixedPrecision
 nn.utils.clip_grad: nn.utils clip_grad_norm_ clip_grad_value_
 nn.utils.convert_parameters: nn.utils parameters_to_vector vector_to_parameters
 nn.utils.fusion: nn.utils fuse_conv_bn_eval fuse_conv_bn_weights fuse_linear_bn_eval fuse_linear_bn_weights

@@ -33,6 +33,7 @@ class Reducer:
         self, module: Module, group: Any, bucket_bytes: int, find_unused: bool, static_graph: bool
     ) -> None:
         self.armed = self.gathers = False
+        self.dtype: Any = None  # of the gradients while they are averaged; None means their own
         self.hook: Hook | None = None  # reduces a bucket instead of the all_reduce
         self.hook_state: Any = None
         # the number of ranks by which sums are divided if some have joined; None means all ranks
@@ -173,8 +174,8 @@ class Reducer:
         return self._find_unused and self._settled is None
 
     def _used(self, reached: tuple[bool, ...]) -> list[Any]:
-        """The parameters that the backward of any rank has reached if the ranks ask each other; those of the
-        first backward if the graph is static; all parameters if not."""
+        """The parameters that the backward of any rank has reached if the ranks ask each other; those of
+        the first backward if the graph is static; all parameters if not."""
         parameters = [each for _, each in self._named]
         if self._settled is not None:
             return self._settled
@@ -210,6 +211,7 @@ class Reducer:
         buffer = flat(each.new_zeros(each.shape) if each.grad is None else each.grad for each in bucket)
         if self.hook is not None:
             return self.hook(self.hook_state, GradBucket(index, last, buffer, bucket))
+        buffer = buffer if self.dtype is None else buffer.to(self.dtype)
         op = ReduceOp.AVG if self.active is None else ReduceOp.SUM
         work: Any = _distributed.all_reduce(buffer, op, self._group, async_op=True)
         if self.active is not None:

@@ -13,8 +13,8 @@ __all__ = ["initialise", "marked_state"]
 
 
 def initialise(optimizer: Optimizer) -> None:
-    """Creates the state of an optimizer that has none, by a step with a learning rate and gradients of zero,
-    so that a checkpoint can be loaded into it. Like PyTorch's function it counts as a step, and does
+    """Creates the state of an optimizer that has none, by a step with a learning rate and gradients of
+    zero, so that a checkpoint can be loaded into it. Like PyTorch's function it counts as a step, and does
     nothing if a parameter has a gradient. LBFGS, whose step calls a closure, is left as it is."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     if optimizer.state or isinstance(optimizer, LBFGS):
@@ -45,8 +45,9 @@ def marked_state(optimizer: Optimizer) -> dict[str, Any]:
         parameters.update(zip(saved["params"], group["params"], strict=True))
 
     def marked(value: Any, parameter: Any) -> Any:
-        divided = isinstance(parameter, ShardedParameter) and isinstance(value, Tensor)
-        return alias(value, parameter, parameter.name) if divided and value.shape == parameter.shape else value
+        if isinstance(parameter, ShardedParameter) and isinstance(value, Tensor):
+            return alias(value, parameter, parameter.name) if value.shape == parameter.shape else value
+        return value
 
     state = {
         number: {key: marked(value, parameters.get(number)) for key, value in values.items()}

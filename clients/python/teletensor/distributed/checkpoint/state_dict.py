@@ -229,8 +229,8 @@ def get_optimizer_state_dict(
     """Returns the state of optimizers of the model's parameters, with the names of the parameters in place
     of numbers. An optimizer that has made no step is initialised first, by a step with a learning rate and
     gradients of zero, so that a checkpoint can be loaded into the result. submodules: as in
-    get_model_state_dict. ValueError for an optimizer of other parameters. NotImplementedError for full_state_dict if
-    a state has neither the shape of its parameter nor a single element."""
+    get_model_state_dict. ValueError for an optimizer of other parameters. NotImplementedError for
+    full_state_dict if a state has neither the shape of its parameter nor a single element."""
     options = _checked(options)
     names, selection = _names(model), _Selection(model, submodules, options)
     whole: dict[str, Any] = {"state": {}, "param_groups": []}
