@@ -7,7 +7,8 @@ See docs/distributed.md.
 from ..._names import absent as _absent
 from . import state_dict as state_dict, stateful as stateful
 from ._files import CheckpointException, load, save
+from .filesystem import FileSystemReader, FileSystemWriter
 
-__all__ = ["CheckpointException", "load", "save", "state_dict", "stateful"]
+__all__ = ["CheckpointException", "FileSystemReader", "FileSystemWriter", "load", "save", "state_dict", "stateful"]
 
 _absent.attach(globals())

@@ -26,6 +26,7 @@ from .._group import found
 from .._objects import _object, _plain, dtype_name
 from ..fsdp._shards import ShardedParameter
 from ._optimizer_state import marked_state
+from .filesystem import _Folder
 from .stateful import Stateful
 
 __all__ = ["CheckpointException", "load", "save"]
@@ -106,20 +107,30 @@ def _states(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     return states
 
 
-def _folder(checkpoint_id: Any) -> str:
+def _folder(checkpoint_id: Any, storage: Any) -> str:
+    if storage is not None and not isinstance(storage, _Folder):
+        raise TypeError(
+            f"a storage is a FileSystemWriter or a FileSystemReader, not a {type(storage).__name__}"
+        )
+    if checkpoint_id is None and storage is not None:
+        checkpoint_id = storage.path
     if checkpoint_id is None:
         raise ValueError("checkpoint_id is missing: give the path of a folder")
     return os.fsdecode(checkpoint_id)
 
 
 def save(
-    state_dict: Mapping[str, Any], *, checkpoint_id: Any = None, process_group: Any = None
+    state_dict: Mapping[str, Any],
+    *,
+    checkpoint_id: Any = None,
+    storage_writer: Any = None,
+    process_group: Any = None,
 ) -> None:
     """Writes a state_dict, whose values may be nested dicts and Stateful objects, to the folder
     `checkpoint_id`. All ranks of the group (or the world) must have access to this folder; it is created if
     it does not exist. All ranks call this function with the same names. Each rank writes its shards to a
     file of its own; all other tensors and values are taken from rank 0. A previous checkpoint in the folder
-    stays complete until the new one is.
+    stays complete until the new one is. storage_writer: a FileSystemWriter instead of checkpoint_id.
 
     Shards are recognised in modules and optimizers that are values of state_dict, in model.state_dict() of
     a sharded module, and in the result of get_optimizer_state_dict. The tensors in the result of an
@@ -127,7 +138,7 @@ def save(
 
     CheckpointException on all ranks if one of them cannot write, or has a different dtype, shape or set of
     names."""
-    folder, ranks = _folder(checkpoint_id), _Ranks(process_group)
+    folder, ranks = _folder(checkpoint_id, storage_writer), _Ranks(process_group)
     tokens: list[Any] = [secrets.token_hex(6) if ranks.rank == 0 else ""]
     if ranks.group is not None:
         broadcast_object_list(tokens, group=ranks.group, group_src=0)
@@ -224,18 +235,22 @@ def _clean(folder: str, token: str) -> None:
 
 
 def load(
-    state_dict: dict[str, Any], *, checkpoint_id: Any = None, process_group: Any = None
+    state_dict: dict[str, Any],
+    *,
+    checkpoint_id: Any = None,
+    storage_reader: Any = None,
+    process_group: Any = None,
 ) -> None:
     """Reads a checkpoint of `save` into the tensors of a state_dict, in place; other values are replaced,
     except empty dicts for which the checkpoint has none. A Stateful value gets what was read by its
     load_state_dict(); an optimizer without state is initialised first, as get_optimizer_state_dict does.
     The number of ranks may differ from that of the save: each rank reads the rows of its own shards, and
     all ranks read whole tensors. Names that are only in the checkpoint are ignored. All ranks of the group
-    (or the world) call this function.
+    (or the world) call this function. storage_reader: a FileSystemReader instead of checkpoint_id.
 
     CheckpointException on all ranks, with nothing changed, if on any rank a name is missing, a shape or
     dtype differs, or a file is missing or damaged."""
-    folder, ranks = _folder(checkpoint_id), _Ranks(process_group)
+    folder, ranks = _folder(checkpoint_id, storage_reader), _Ranks(process_group)
     read: list[tuple[Tensor, Tensor]] = []
     objects: list[tuple[str, Any]] = []
     states: dict[str, Any] = {}
