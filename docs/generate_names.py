@@ -21,13 +21,17 @@ SPACES = ["torch", "torch.Tensor", "torch.nn.functional", "torch.linalg", "torch
 PACKAGES = ["torch", "torch.backends", "torch.cuda", "torch.distributed", "torch.nn", "torch.utils"]
 # Why a namespace lacks names; shown before them.
 REASONS = {
-    "torch.distributed": "The options and classes of backends (`ProcessGroupNCCL`, `AllreduceOptions`, `Reducer`, "
-    "`BackendConfig`) and the registration of backends and rendezvous handlers are not there, because the "
-    "daemons exchange the tensors and there is nothing to choose. `DistNetworkError` and `QueueEmptyError` are "
-    "errors that nothing here raises. Of the [modules](#modules-that-are-not-there), `rpc` and `remote_device` "
-    "would run code in other processes, which the daemon replaces; `launcher` and the rest of `elastic` are the "
-    "classes of torchrun's agent, which `teletensor launch` does not have; `checkpoint.planner` and "
-    "`checkpoint.metadata` are the parts of PyTorch's format of files; `fsdp.wrap` is for FSDP1.",
+    "torch.distributed":
+        "The options and classes of backends (`ProcessGroupNCCL`, `AllreduceOptions`, `Reducer`, "
+        "`BackendConfig`), the methods of `ProcessGroup` that issue collectives, and the registration"
+        " of backends and rendezvous handlers are not there, because the daemons exchange the tensors"
+        " and there is nothing to choose: use the functions. `DistNetworkError` and `QueueEmptyError`"
+        " are errors that nothing here raises. Of the [modules](#modules-that-are-not-there), `rpc` "
+        "and `remote_device` would run code in other processes, which the daemon replaces; `launcher`"
+        " and the rest of `elastic` are the classes of torchrun's agent, which `teletensor launch` "
+        "does not have; `checkpoint.planner` and `checkpoint.metadata` are the parts of PyTorch's "
+        "format of files; `fsdp.wrap` is for FSDP1; and `utils`, `c10d_logger` and "
+        "`algorithms._checkpoint` are PyTorch's own helpers.",
 }
 # Names that belong to other parts of PyTorch: symbolic shapes, storages, backends' own entry points.
 SKIPPED_PREFIXES = (

@@ -17,9 +17,10 @@ from ._collectives import all_gather, all_reduce, barrier
 from ._group import ProcessGroup, ReduceOp, Work, get_backend, get_rank, is_nccl_available
 
 __all__ = [
-    "Backend", "DebugLevel", "DistBackendError", "all_gather_coalesced", "all_reduce_coalesced", "breakpoint",
-    "default_pg_timeout", "get_backend_config", "get_debug_level", "get_default_backend_for_device",
-    "reduce_op", "set_debug_level", "set_debug_level_from_env", "supports_complex",
+    "Backend", "DebugLevel", "DistBackendError", "all_gather_coalesced", "all_reduce_coalesced",
+    "breakpoint", "default_pg_timeout", "get_backend_config", "get_debug_level",
+    "get_default_backend_for_device", "reduce_op", "set_debug_level", "set_debug_level_from_env",
+    "supports_complex",
 ]  # fmt: skip
 
 default_pg_timeout = datetime.timedelta(minutes=30)

@@ -1,5 +1,5 @@
-"""The interface of torch.distributed._functional_collectives: collectives that return new tensors. They have
-gradients, as in `distributed.nn.functional`; the names with `_autograd` are the same functions.
+"""The interface of torch.distributed._functional_collectives: collectives that return new tensors.
+They have gradients, as in `distributed.nn.functional`; the names with `_autograd` are the same functions.
 
 A group is a ProcessGroup, None for the world, a DeviceMesh of one dimension, or (DeviceMesh, dimension).
 """

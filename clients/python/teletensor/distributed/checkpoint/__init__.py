@@ -9,6 +9,8 @@ from . import state_dict as state_dict, stateful as stateful
 from ._files import CheckpointException, load, save
 from .filesystem import FileSystemReader, FileSystemWriter
 
-__all__ = ["CheckpointException", "FileSystemReader", "FileSystemWriter", "load", "save", "state_dict", "stateful"]
+__all__ = [
+    "CheckpointException", "FileSystemReader", "FileSystemWriter", "load", "save", "state_dict", "stateful",
+]  # fmt: skip
 
 _absent.attach(globals())
