@@ -14,10 +14,25 @@ import torch
 
 SPACES = ["torch", "torch.Tensor", "torch.nn.functional", "torch.linalg", "torch.fft", "torch.special",
           "torch.nn", "torch.optim", "torch.optim.lr_scheduler", "torch.nn.init", "torch.nn.utils",
-          "torch.func", "torch.autograd", "torch.distributions", "torch.utils.data",
-          "torch.jit", "torch.testing", "torch.profiler", "torch.utils.benchmark"]  # fmt: skip
+          "torch.func", "torch.autograd", "torch.distributions", "torch.utils.data", "torch.jit", "torch.testing",
+          "torch.profiler", "torch.utils.benchmark", "torch.distributed", "torch.distributed.checkpoint",
+          "torch.distributed.fsdp", "torch.distributed.tensor", "torch.distributed.tensor.parallel"]  # fmt: skip
 # PyTorch's packages whose modules are compared.
-PACKAGES = ["torch", "torch.backends", "torch.cuda", "torch.nn", "torch.utils"]
+PACKAGES = ["torch", "torch.backends", "torch.cuda", "torch.distributed", "torch.nn", "torch.utils"]
+# Why a namespace lacks names; shown before them.
+REASONS = {
+    "torch.distributed":
+        "The options and classes of backends (`ProcessGroupNCCL`, `AllreduceOptions`, `Reducer`, "
+        "`BackendConfig`), the methods of `ProcessGroup` that issue collectives, and the registration"
+        " of backends and rendezvous handlers are not there, because the daemons exchange the tensors"
+        " and there is nothing to choose: use the functions. `DistNetworkError` and `QueueEmptyError`"
+        " are errors that nothing here raises. Of the [modules](#modules-that-are-not-there), `rpc` "
+        "and `remote_device` would run code in other processes, which the daemon replaces; `launcher`"
+        " and the rest of `elastic` are the classes of torchrun's agent, which `teletensor launch` "
+        "does not have; `checkpoint.planner` and `checkpoint.metadata` are the parts of PyTorch's "
+        "format of files; `fsdp.wrap` is for FSDP1; and `utils`, `c10d_logger` and "
+        "`algorithms._checkpoint` are PyTorch's own helpers.",
+}
 # Names that belong to other parts of PyTorch: symbolic shapes, storages, backends' own entry points.
 SKIPPED_PREFIXES = (
     "Sym", "sym_", "cudnn_", "miopen_", "mkldnn_", "fbgemm_", "quantize", "q_", "fake_quant",
@@ -84,8 +99,9 @@ def main():
         lines.append(f"| {space} | {len(everything) - len(missing[space])} | {len(missing[space])} |")
     for space, names in missing.items():
         if names:
-            lines += ["", f"## Not in {space.replace('torch', 'teletensor', 1)}", "",
-                      ", ".join(f"`{n}`" for n in names)]  # fmt: skip
+            lines += ["", f"## Not in {space.replace('torch', 'teletensor', 1)}", ""]
+            lines += [REASONS[space], ""] if space in REASONS else []
+            lines += [", ".join(f"`{n}`" for n in names)]  # fmt: skip
     absent = [path for package in PACKAGES for path, there in modules(package) if not there]
     lines += ["", "## Modules that are not there", "", ", ".join(f"`{path}`" for path in absent)]
     (Path(__file__).resolve().parent / "names.md").write_text("\n".join(lines) + "\n")

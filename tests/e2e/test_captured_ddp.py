@@ -161,3 +161,40 @@ tell(texts, total.item())
         assert "item()" in texts[2] or "reads" in texts[2], texts[2]
         assert "inside of Join" in texts[3]
         assert total == 2.0
+
+
+def test_a_static_graph_is_captured(start_daemon):
+    """In a first step that is captured all parameters must be used; after a first step that is not, fewer may."""
+    found = told(start(start_daemon().unix, 2, """
+nn = tt.nn
+class Parts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(3, 2), nn.Linear(3, 2)
+    def forward(self, x, both=False):
+        return self.used(x) + (self.unused(x) if both else 0)
+tt.manual_seed(1)
+ddp = nn.parallel.DistributedDataParallel(Parts(), static_graph=True)
+ddp(tt.ones(4, 3)).sum().backward()
+@tt.compile
+def step(x):
+    ddp.zero_grad(set_to_none=True)
+    loss = ddp(x).square().sum()
+    loss.backward()
+    return loss
+rows = [step(tt.full((4, 3), float(R + i))).item() for i in range(3)]
+rows.append([ddp.module.used.bias.grad.tolist(), ddp.module.unused.bias.grad])
+whole = nn.parallel.DistributedDataParallel(Parts(), static_graph=True)
+@tt.compile
+def other(x, both):
+    whole.zero_grad(set_to_none=True)
+    loss = whole(x, both).square().sum()
+    loss.backward()
+    return loss
+rows += [[other(tt.ones(4, 3), True).item() > 0 for _ in range(3)], step._entries, other._entries]
+tell(rows)
+"""))
+    for (rows,) in found:
+        gradient, unused = rows[3]
+        assert unused is None and len(gradient) == 2 and rows[4:] == [[True] * 3, 1, 2], rows
+    assert found[0][0][3] == found[1][0][3]

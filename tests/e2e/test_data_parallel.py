@@ -407,3 +407,116 @@ tell(net[2].bias.grad.tolist(), moved, sorted(optimizer.state_dict()["state"]))
 """))
     assert gradient == [12.0] * 3 and state == [0, 1, 2, 3]
     np.testing.assert_allclose(moved, gradient, rtol=1e-5)
+
+
+def test_a_static_graph_may_leave_parameters_unused(start_daemon):
+    """The first backward determines which parameters are averaged; a later one that differs is refused."""
+    found = told(start(start_daemon().unix, 2, NET + """
+class Parts(tt.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.all, self.one, self.none = (tt.nn.Linear(6, 2) for _ in range(3))
+    def forward(self, x, one=R == 1, none=False):
+        y = self.all(x) + (self.one(x) if one else 0)
+        return y + self.none(x) if none else y
+rows = []
+for flags in ({"static_graph": True}, {"static_graph": True, "find_unused_parameters": True},
+              {"find_unused_parameters": True}):
+    tt.manual_seed(1)
+    net = DDP(Parts(), **flags)
+    for i in range(3):
+        with net.no_sync():
+            net(data).square().sum().backward()
+        net(data).square().sum().backward()
+    rows.append([None if p.grad is None else p.grad.tolist() for p in net.parameters()])
+    if "static_graph" in flags:
+        try:
+            net(data, none=True).sum().backward()
+            rows.append("nothing")
+        except RuntimeError as e:
+            rows.append(str(e))
+    if len(flags) == 2:  # the next step of the same graph is averaged as before
+        net.zero_grad(set_to_none=True)
+        net(data).square().sum().backward()
+        rows.append([p.grad is None for p in net.parameters()])
+tell(rows)
+"""))
+    assert found[0] == found[1]
+    ((first, said, second, again, missing, plain),) = found[0]
+    assert first == second == plain and plain[4:] == [None, None] and None not in plain[:4]
+    for text in (said, again):
+        assert "graph has changed in this iteration" in text and "none.weight, none.bias was used" in text
+    assert missing == [False] * 4 + [True] * 2
+
+
+def test_a_static_graph_of_ranks_that_join(start_daemon):
+    found = told(start(start_daemon().unix, 2, NET + """
+ddp = DDP(tt.nn.ModuleDict({"a": tt.nn.Linear(6, 2), "b": tt.nn.Linear(6, 2)}), static_graph=True)
+ddp.module.forward = ddp.module["a"].forward
+with ddp.join():
+    for i in range(2 * R):  # rank 0 has no batch
+        ddp(data).sum().backward()
+ddp.zero_grad(set_to_none=True)
+ddp(data).sum().backward()
+tell(ddp.module["a"].bias.grad.tolist(), ddp.module["b"].bias.grad)
+"""))
+    assert found == [[[4.0, 4.0], None]] * 2
+
+
+def test_copies_average_their_own_gradients(start_daemon):
+    found = told(start(start_daemon().unix, 2, NET + """
+import copy, os, pickle
+os.environ["TELETENSOR_ALLOW_PICKLE"] = "1"
+ddp = DDP(net, static_graph=True)
+average = tt.optim.swa_utils.AveragedModel(ddp)
+before = train(ddp)
+average.update_parameters(ddp)
+assert [p.tolist() for p in average.parameters()] == before
+rows = []
+for again in (copy.deepcopy(ddp), pickle.loads(pickle.dumps(ddp)), average.module):
+    assert type(again) is DDP and again.process_group is dist.group.WORLD and again.static_graph
+    assert again.module[0].weight is not net[0].weight
+    rows.append(train(again, steps=2))
+assert rows[0] == rows[1] == rows[2] == train(ddp, steps=2)
+texts = []
+for line in ("copy.deepcopy(DDP(net, process_group=dist.new_group([0, 1])))",
+             "DDP(net, device_mesh=mesh, process_group=dist.group.WORLD)", "DDP(net, device_mesh=plane)"):
+    mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+    plane = dist.device_mesh.init_device_mesh("cpu", (1, 2))
+    try:
+        eval(line)
+        texts.append("nothing")
+    except RuntimeError as e:
+        texts.append(str(e))
+on_mesh = DDP(copy.deepcopy(net), device_mesh=dist.device_mesh.init_device_mesh("cpu", (2,)))
+assert train(on_mesh, steps=1) == train(DDP(net), steps=1) and on_mesh.device_type == "cpu"
+tell(rows[0], texts)
+"""))
+    assert found[0] == found[1]
+    assert [text.split()[:3] for text in found[0][1]] == [
+        ["DDP", "Pickling/Unpickling", "are"], ["Cannot", "specify", "both"], ["Only", "1D", "device"]]
+
+
+def test_a_compiled_module_and_mixed_precision(start_daemon):
+    found = told(start(start_daemon().unix, 2, NET + """
+import copy
+from teletensor.nn.parallel.distributed import _MixedPrecision
+plain, quick, half = (copy.deepcopy(net) for _ in range(3))
+compiled = tt.compile(quick)
+wrapped = DDP(compiled)
+assert wrapped.module is quick and list(wrapped.state_dict())[0] == "module.0.weight"
+first, second = train(DDP(plain)), train(wrapped)
+assert compiled._latest is not None and first == second
+assert train(copy.deepcopy(wrapped), steps=1) == train(wrapped, steps=1)
+half.register_buffer("kept", tt.ones(3))
+low = DDP(half, mixed_precision=_MixedPrecision(param_dtype=tt.bfloat16, buffer_dtype=tt.float16))
+out = low(data)
+tell(first, train(low), str(out.dtype), str(half[0].weight.dtype), str(half[0].weight.grad.dtype),
+     str(half.kept.dtype))
+"""))
+    assert found[0] == found[1]
+    whole, low, *dtypes = found[0]
+    assert dtypes == ["teletensor." + each for each in ("bfloat16", "float32", "float32", "float16")]
+    assert whole != low
+    for a, b in zip(whole, low, strict=True):
+        np.testing.assert_allclose(a, b, atol=0.03)

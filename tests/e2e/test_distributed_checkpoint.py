@@ -152,3 +152,108 @@ tell(texts)
         assert text.startswith(begin), (text, begin)
     index = json.loads((tmp_path / "index.json").read_text())
     assert index["entries"]["seen"] == {"object": 1}
+
+
+FRESH = """
+from teletensor.distributed import checkpoint
+from teletensor.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+nn, DDP = tt.nn, tt.nn.parallel.DistributedDataParallel
+OPTIMIZERS = {
+    "adamw": lambda p: tt.optim.AdamW(p, lr=0.01), "sgd": lambda p: tt.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: tt.optim.SGD(p, lr=0.1, momentum=0.9), "rprop": lambda p: tt.optim.Rprop(p),
+    "tensor lr": lambda p: tt.optim.Adam(p, lr=tt.tensor(0.01)), "asgd": lambda p: tt.optim.ASGD(p),
+    "adagrad": lambda p: tt.optim.Adagrad(p), "nadam": lambda p: tt.optim.NAdam(p),
+}
+def made(name, wrap=lambda m: m):
+    net = wrap(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
+    return net, OPTIMIZERS[name](net.parameters())
+def step(net, optimizer):
+    optimizer.zero_grad()
+    net(tt.arange(12.0).reshape(4, 3).sin()).square().mean().backward()
+    optimizer.step()
+def values(net):
+    return [p.tolist() for p in net.parameters()]
+class App(checkpoint.stateful.Stateful):
+    def __init__(self, net, optimizer):
+        self.net, self.optimizer = net, optimizer
+    def state_dict(self):
+        model, optim = get_state_dict(self.net, self.optimizer)
+        return {"model": model, "optim": optim}
+    def load_state_dict(self, state):
+        set_state_dict(self.net, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"])
+"""
+
+
+def test_a_fresh_optimizer_resumes(start_daemon, tmp_path):
+    daemon = start_daemon()
+    told(start(daemon.unix, 2, FRESH + f"folder = {str(tmp_path)!r}\n" + """
+for i, name in enumerate(OPTIMIZERS):
+    for wrap in (lambda m: m, DDP):
+        net, optimizer = made(name, wrap)
+        if wrap is not DDP:
+            with tt.no_grad():
+                for p in net.parameters():
+                    dist.broadcast(p, 0)
+        for _ in range(2):
+            step(net, optimizer)
+        fresh, blank = made(name, wrap)
+        before = values(fresh)
+        model, optim = get_state_dict(fresh, blank)
+        assert values(fresh) == before and all(p.grad is None for p in fresh.parameters())
+        assert float(blank.param_groups[0]["lr"]) == float(optimizer.param_groups[0]["lr"])
+        checkpoint.save({"app": App(net, optimizer)}, checkpoint_id=f"{folder}/app{i}")
+        checkpoint.load({"app": App(fresh, blank)}, checkpoint_id=f"{folder}/app{i}")
+        assert values(fresh) == values(net), name
+        step(net, optimizer), step(fresh, blank)
+        assert values(fresh) == values(net), name
+        # Modules and optimizers are Stateful too.
+        checkpoint.save({"net": net, "optimizer": optimizer}, checkpoint_id=f"{folder}/own{i}")
+        third, empty = made(name, wrap)
+        checkpoint.load({"net": third, "optimizer": empty}, checkpoint_id=f"{folder}/own{i}")
+        step(net, optimizer), step(third, empty)
+        assert values(third) == values(net), name
+tell(True)
+"""))
+
+
+def test_names_do_not_tell_of_the_wrapper_and_submodules_select(start_daemon, tmp_path):
+    daemon = start_daemon()
+    told(start(daemon.unix, 2, FRESH + f"folder = {str(tmp_path)!r}\n" + """
+net, optimizer = made("adamw", DDP)
+step(net, optimizer)
+model, optim = get_state_dict(net, optimizer)
+assert list(model) == list(net.module.state_dict()) and list(optim["state"]) == [
+    name for name, _ in net.module.named_parameters()], (list(model), list(optim["state"]))
+checkpoint.save({"model": model, "optim": optim}, checkpoint_id=folder)
+plain, blank = made("adamw")  # without DistributedDataParallel
+model, optim = get_state_dict(plain, blank)
+checkpoint.load({"model": model, "optim": optim}, checkpoint_id=folder)
+set_state_dict(plain, blank, model_state_dict=model, optim_state_dict=optim)
+assert values(plain) == values(net)
+model, optim = get_state_dict(net, optimizer, submodules={net.module[2]})
+assert list(model) == list(optim["state"]) == optim["param_groups"][0]["params"] == ["2.weight", "2.bias"]
+options = checkpoint.state_dict.StateDictOptions(keep_submodule_prefixes=False)
+model, optim = get_state_dict(net, optimizer, submodules={net.module[2]}, options=options)
+assert list(model) == list(optim["state"]) == ["weight", "bias"]
+try:
+    get_state_dict(net, optimizer, submodules={nn.Linear(2, 2)})
+    raise AssertionError
+except ValueError as e:
+    assert "submodules has a module that is not one of the model's" in str(e)
+tell(True)
+"""))
+
+
+def test_sharded_modules_and_optimizers_are_saved_themselves(start_daemon, tmp_path):
+    daemon = start_daemon()
+    told(start(daemon.unix, 2, CODE + f"folder = {str(tmp_path)!r}\n" + """
+net, optimizer = begun(1)
+checkpoint.save({"net": net, "optimizer": optimizer, "empty": {}}, checkpoint_id=folder)
+fresh, blank = made(1)
+other = {"net": fresh, "optimizer": blank, "none": {}}  # an empty dict asks for nothing
+checkpoint.load(other, checkpoint_id=folder)
+assert whole(fresh) == whole(net) and other["none"] == {}
+step(net, optimizer), step(fresh, blank)
+assert whole(fresh) == whole(net)
+tell(True)
+"""))

@@ -137,6 +137,44 @@ def test_modules_and_programs(box, tmp_path):
     assert status == 2 and "'/nowhere/program' is no program" in err
 
 
+def test_run_path_and_variables_instead_of_flags(box, tmp_path):
+    first, second = told(box(["--run-path", "--no-python"], WORLD, ["--lr", "1"], PET_NPROC_PER_NODE="2",
+                             PET_MAX_RESTARTS="3"))
+    assert first["arguments"] == ["--lr", "1"] and second["WORLD_SIZE"] == "2"
+
+
+def test_as_many_processes_as_devices(box, start_daemon):
+    daemon = start_daemon()
+    first, *_ = told(box(["--nproc-per-node=auto"], WORLD, TELETENSOR_ADDRESS=daemon.unix))
+    assert first["WORLD_SIZE"] == first["LOCAL_WORLD_SIZE"] == str(os.cpu_count())
+    status, _, err = finish(box(["--nproc-per-node=gpu"], WORLD, TELETENSOR_ADDRESS=daemon.unix))
+    assert status == 2 and "--nproc-per-node gpu: the daemon has no GPU" in err
+    status, _, err = finish(box(["--nproc-per-node=gpu"], WORLD))  # with a daemon of its own
+    assert status == 2 and "the daemon has no GPU" in err
+
+
+def test_every_flag_of_torchrun_is_accepted(box):
+    """A flag without effect is named once, with the reason."""
+    flags = ["--standalone", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--start-method=spawn",
+             "--event-log-handler=console", "--logs_specs=mine", "--numa-binding=node", "--virtual-local-rank",
+             "--local-addr=here", "--shutdown-timeout=3", "--signals-to-handle=SIGTERM,SIGUSR1"]
+    process = box(["--nproc-per-node=2", *flags], WORLD)
+    _, second = told(process)
+    assert second["LOCAL_RANK"] == "1"
+    status, _, err = finish(box(flags, "pass"))
+    assert status == 0
+    for name in ("--start-method", "--event-log-handler", "--logs-specs", "--numa-binding", "--virtual-local-rank"):
+        assert err.count(f"{name} has no effect: ") == 1, err
+
+
+def test_a_signal_of_the_program_choice_ends_the_launch(box):
+    process = box(["--nproc-per-node=2", "--signals-to-handle=SIGUSR1"], SLEEPERS)
+    for _ in range(2):
+        wait_line(process, "asleep")
+    process.send_signal(signal.SIGUSR1)
+    assert finish(process)[0] == 128 + signal.SIGUSR1
+
+
 def test_the_old_command_passes_the_local_rank(box):
     launcher = [sys.executable, "-m", "teletensor.distributed.launch"]
     code = "import sys; print(sys.argv[1:])"
@@ -229,6 +267,22 @@ def test_copied_output_names_the_rank(box, tmp_path):
     assert (tmp_path / "logs").rglob("0/stderr.log").__next__().read_text() == "err 0\n"
 
 
+def test_copied_lines_have_a_template_and_filters(box, tmp_path):
+    flags = ["--nproc-per-node=2", "--tee=3", "--log-dir=logs", "--role=trainer",
+             "--duplicate-stdout-filters=loss,a,,b",
+             "--log-line-prefix-template=<${role_name} ${rank}/${local_rank} ${unknown}> "]
+    code = "import os; print('loss', os.environ['RANK']); print('a,b'); print('other')"
+    status, out, err = finish(box(flags, code))
+    assert status == 0, err
+    lines = [f"<trainer {rank}/{rank} ${{unknown}}> {text}" for rank in range(2)
+             for text in (f"loss {rank}", "a,b", "other")]
+    assert sorted(out.splitlines()) == sorted(lines)
+    (folder,) = (tmp_path / "logs").iterdir()
+    selected = (folder / "attempt_0" / "filtered_stdout.log").read_text().splitlines()
+    assert sorted(selected) == sorted(line for line in lines if "other" not in line)
+    assert not (folder / "attempt_0" / "filtered_stderr.log").exists()
+
+
 def test_a_launch_leaves_no_files_of_errors(box, tmp_path):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -237,15 +291,14 @@ def test_a_launch_leaves_no_files_of_errors(box, tmp_path):
 
 
 def test_a_rank_that_ignores_sigterm_is_killed(box):
-    launcher = [sys.executable, "-c", "import sys; from teletensor.distributed import run; run._GRACE = 0.2; "
-                                      "sys.exit(run.main())"]
+    timeout = "--shutdown-timeout=0.2"
     code = SLEEPERS.replace('sys.stdout.write("asleep\\n")', """
 open("ready" + os.environ["RANK"], "w").close()
 while os.environ["RANK"] == "1":
     if os.path.exists("ready0"): sys.exit(5)
     time.sleep(0.01)
 """)
-    status, _, err = finish(box(["--nproc-per-node=2"], code, launcher=launcher, IGNORE="1"))
+    status, _, err = finish(box(["--nproc-per-node=2", timeout], code, IGNORE="1"))
     assert status == 1 and "rank 1" in err and "code 5" in err
 
 
@@ -259,14 +312,13 @@ def test_a_signal_reaches_all(box, number):
 
 
 def test_a_second_signal_does_not_wait(box):
-    launcher = [sys.executable, "-c", "import sys; from teletensor.distributed import run; run._GRACE = 1e6; "
-                                      "sys.exit(run.main())"]
+    timeout = "--shutdown-timeout=1e6"
     code = SLEEPERS.replace("time.sleep(600)", """
 signal.signal(signal.SIGTERM, lambda *_: sys.stdout.write("told\\n"))
 sys.stdout.write("awake\\n")
 while True: time.sleep(600)
 """)
-    launched = box(["--nproc-per-node=2"], code, launcher=launcher)
+    launched = box(["--nproc-per-node=2", timeout], code)
     for _ in range(2):
         wait_line(launched, "awake")
     launched.send_signal(signal.SIGTERM)
@@ -355,6 +407,10 @@ def test_several_machines_are_several_launches_with_one_daemon(box, start_daemon
     (["--max-restarts=-1"], "0 or more"),
     (["-m", "--no-python"], "exclude each other"),
     (["--master-port=65536"], "--master-port is a number from 1 to 65535"),
+    (["--signals-to-handle=SIGKILL"], "--signals-to-handle has a name that is no signal or cannot end"),
+    (["--signals-to-handle=SIGTERM,SIGNONE"], "no signal or cannot end a launch: SIGNONE"),
+    (["--shutdown-timeout=-1"], "--shutdown-timeout is a number of seconds, not -1"),
+    (["--start-method=thread"], "invalid choice: 'thread'"),
     (["--tee=4"], "--tee is 0, 1, 2 or 3"),
     (["--redirects=1:3"], "for each of the local ranks 0 to 0"),
     (["--local-ranks-filter=1"], "--local-ranks-filter is a list of local ranks 0 to 0, not '1'"),

@@ -47,6 +47,10 @@ OURS = {
 }  # fmt: skip
 # Modules with the functional forms of optimizers, which teletensor does not have.
 FUNCTIONAL = {"adadelta", "adagrad", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop"}
+# Options of how PyTorch writes the files of a checkpoint, which have no effect here.
+FILE_OPTIONS = {
+    "_extension_registry", "_extensions", "cache_staged_state_dict", "identifier", "overwrite", "per_thread_copy_ahead",
+    "serialization_format", "single_file_per_rank", "sync_files", "thread_count"}  # fmt: skip
 # Parameters that PyTorch has and a function of teletensor does not have.
 PARAMETERS = {
     "distributed.all_gather_object": {"weights_only"}, "distributed.broadcast_object_list": {"weights_only"},
@@ -54,17 +58,16 @@ PARAMETERS = {
     "distributed.scatter_object_list": {"weights_only"}, "distributed.send_object_list": {"weights_only"},
     "distributed.init_process_group": {"_ranks", "enable_reconfigure"},
     "distributed.checkpoint.CheckpointException": {"failures", "msg"},
-    "distributed.checkpoint.load": {"no_dist", "planner", "storage_reader"},
-    "distributed.checkpoint.save": {"no_dist", "planner", "storage_writer", "use_collectives"},
-    "distributed.checkpoint.state_dict.StateDictOptions": {
-        "dsd_fqn_modifiers", "flatten_optimizer_state_dict", "keep_submodule_prefixes"},
-    "distributed.checkpoint.state_dict.get_model_state_dict": {"submodules"},
-    "distributed.checkpoint.state_dict.get_optimizer_state_dict": {"submodules"},
-    "distributed.checkpoint.state_dict.get_state_dict": {"submodules"},
+    "distributed.checkpoint.load": {"no_dist", "planner"},
+    "distributed.checkpoint.save": {"no_dist", "planner", "use_collectives"},
+    "distributed.checkpoint.state_dict.StateDictOptions": {"dsd_fqn_modifiers", "flatten_optimizer_state_dict"},
+    **dict.fromkeys((f"distributed.{path}FileSystem{what}" for path in ("checkpoint.", "checkpoint.filesystem.")
+                     for what in ("Reader", "Writer")), FILE_OPTIONS),
     "distributed.DeviceMesh": {
         "_init_backend", "_layout", "_rank", "_rank_map", "_root_mesh", "backend_override", "preserve_rank_order"},
-    "distributed.fsdp.MixedPrecisionPolicy": {"param_dtype_override_fn"},
-    "distributed.fsdp.fully_shard": {"dp_mesh_dims"},
+    **dict.fromkeys(("distributed.fsdp.MixedPrecisionPolicy", "distributed._composable.fsdp.MixedPrecisionPolicy"),
+                    {"param_dtype_override_fn"}),
+    **dict.fromkeys(("distributed.fsdp.fully_shard", "distributed._composable.fsdp.fully_shard"), {"dp_mesh_dims"}),
     "distributed.pipelining.PipelineStage": {
         "dw_builder", "get_mesh", "group", "input_args", "input_grads", "output_args", "output_grads"},
     "utils.collect_env.SystemEnv": {
@@ -73,10 +76,10 @@ PARAMETERS = {
         "hip_runtime_version", "is_cuda_available", "is_debug_build", "is_xnnpack_available", "is_xpu_available",
         "miopen_runtime_version", "nvidia_driver_version", "nvidia_gpu_models", "pip_version", "rocm_compiled_version",
         "torch_version"},
-    "distributed.pipelining.Schedule1F1B": {"args_chunk_spec", "kwargs_chunk_spec", "output_merge_spec"},
-    "distributed.pipelining.ScheduleGPipe": {"args_chunk_spec", "kwargs_chunk_spec", "output_merge_spec"},
+    **dict.fromkeys((f"distributed.pipelining.{path}Schedule{name}" for path in ("", "schedules.")
+                     for name in ("1F1B", "GPipe")), {"args_chunk_spec", "kwargs_chunk_spec", "output_merge_spec"}),
     "nn.parallel.DistributedDataParallel": {
-        "delay_all_reduce_named_params", "param_to_hook_all_reduce", "mixed_precision", "device_mesh",
+        "delay_all_reduce_named_params", "param_to_hook_all_reduce",
         "skip_all_reduce_unused_params", "bucket_cap_mb_list", "batched_grad_copy", "forward_sync_buffers",
         "lazy_bucket_allocation"},
     "serialization.load": {"pickle_module"},

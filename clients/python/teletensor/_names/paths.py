@@ -28,7 +28,9 @@ FILES = frozenset(
     distributed.algorithms.ddp_comm_hooks.default_hooks
     distributed.algorithms.ddp_comm_hooks.post_localSGD_hook
     distributed.algorithms.ddp_comm_hooks.powerSGD_hook distributed.algorithms.join
-    distributed.checkpoint distributed.checkpoint.state_dict distributed.device_mesh distributed.fsdp
+    distributed._functional_collectives distributed.checkpoint distributed.checkpoint.filesystem
+    distributed.checkpoint.state_dict distributed.checkpoint.stateful
+    distributed.device_mesh distributed.fsdp
     distributed.nn distributed.nn.functional distributed.optim distributed.pipelining
     distributed.tensor distributed.tensor.parallel futures hub jit.annotations multiprocessing nn.parallel
     onnx overrides profiler signal signal.windows torch_version types utils._pytree utils.benchmark
@@ -92,15 +94,26 @@ distributions.uniform: distributions Uniform
 distributions.von_mises: distributions VonMises
 distributions.weibull: distributions Weibull
 distributions.wishart: distributions Wishart
+distributed._composable: distributed
+distributed._composable.fsdp: distributed.fsdp CPUOffloadPolicy FSDPModule MixedPrecisionPolicy
+    OffloadPolicy fully_shard register_fsdp_forward_method
+distributed._tensor: distributed.tensor DTensor DeviceMesh Partial Placement Replicate Shard
+    distribute_tensor empty full init_device_mesh ones rand randn zeros
+distributed.constants: distributed default_pg_timeout
 distributed.elastic: distributed
 distributed.elastic.multiprocessing: distributed
 distributed.elastic.multiprocessing.errors: distributed._record record
+distributed.pipelining.schedules: distributed.pipelining Schedule1F1B ScheduleGPipe
+distributed.tensor.device_mesh: distributed.device_mesh DeviceMesh init_device_mesh
+distributed.tensor.parallel.style: distributed.tensor.parallel ColwiseParallel ParallelStyle
+    PrepareModuleInput PrepareModuleInputOutput PrepareModuleOutput RowwiseParallel SequenceParallel
+distributed.tensor.placement_types: distributed.tensor Partial Placement Replicate Shard
 functional: _functions atleast_1d atleast_2d atleast_3d block_diag broadcast_shapes broadcast_tensors
     cartesian_prod cdist chain_matmul einsum istft meshgrid norm split stft tensordot unique
     unique_consecutive unravel_index
 mps: _names.no_device device_count is_available
 mtia: _names.no_device device_count is_available
-nn.parallel.distributed: nn.parallel DistributedDataParallel
+nn.parallel.distributed: nn.parallel DistributedDataParallel; nn._ddp_precision _MixedPrecision
 nn.utils.clip_grad: nn.utils clip_grad_norm_ clip_grad_value_
 nn.utils.convert_parameters: nn.utils parameters_to_vector vector_to_parameters
 nn.utils.fusion: nn.utils fuse_conv_bn_eval fuse_conv_bn_weights fuse_linear_bn_eval fuse_linear_bn_weights

@@ -5,6 +5,8 @@ See docs/distributed.md.
 
 from .._names import absent as _absent
 from ._buckets import GradBucket
+from ._c10d_names import *  # noqa: F403
+from ._c10d_names import __all__ as _c10d, _coalescing_manager as _coalescing_manager
 from ._collectives import *  # noqa: F403
 from ._collectives import __all__ as _collectives, summed as summed
 from ._group import (
@@ -46,8 +48,11 @@ from ._subgroups import (
     shrink_group,
     split_group,
 )
+from .device_mesh import DeviceMesh, init_device_mesh
 
 __all__ = [
+    "DeviceMesh",
+    "init_device_mesh",
     "DistError",
     "DistStoreError",
     "FileStore",
@@ -88,7 +93,7 @@ __all__ = [
     "shrink_group",
     "split_group",
 ]
-__all__ += [*_collectives, *_objects, *_point_to_point]
+__all__ += [*_c10d, *_collectives, *_objects, *_point_to_point]
 
 from . import distributed_c10d as distributed_c10d  # noqa: E402
 

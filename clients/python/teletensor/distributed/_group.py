@@ -49,6 +49,9 @@ class ReduceOp(enum.Enum):
     BXOR = 7
 
 
+ReduceOp.RedOpType = ReduceOp  # type: ignore[attr-defined]  # PyTorch's name of the enumeration
+
+
 class ProcessGroup:
     """A group of processes of the world, each with a rank. Created by `init_process_group` and
     `new_group`."""
@@ -98,6 +101,11 @@ class ProcessGroup:
     def name(self) -> str:
         """The backend: "gloo" or "nccl"."""
         return self._backend
+
+    @property
+    def group_name(self) -> str:
+        """The name of the group, which is the same in all of its processes."""
+        return self._name
 
     def set_timeout(self, timeout: Any) -> None:
         """Sets the timeout of later collectives of this process: a timedelta or seconds. Raises

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import socket
+import string
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, Any, BinaryIO, TextIO
 
 __all__ = ["Logs", "chosen_streams"]
@@ -48,6 +50,8 @@ class Logs:
     def __init__(self, args: argparse.Namespace) -> None:
         self._redirects, self._tee = args.redirects, args.tee
         self._shown, self._role = args.shown, args.role
+        self._prefix = string.Template(args.log_line_prefix_template or "[${role_name}${rank}]:")
+        self._filters = {_OUT: args.duplicate_stdout_filters, _ERR: args.duplicate_stderr_filters}
         self.kept = bool(args.log_dir) or any(args.redirects) or any(args.tee)
         if args.log_dir:
             os.makedirs(args.log_dir, exist_ok=True)
@@ -81,13 +85,29 @@ class Logs:
             for which, file in files.items():
                 if which not in copied:
                     file.close()
+        prefix = self._prefix.safe_substitute(
+            role_name=self._role, rank=rank, local_rank=local, hostname=socket.gethostname())
         for which in copied:
             pipe, terminal = (process.stdout, sys.stdout) if which == _OUT else (process.stderr, sys.stderr)
             thread = threading.Thread(target=_copy, daemon=True, args=(
-                pipe, files[which], terminal if shown is None else None, f"[{self._role}{rank}]:"))
+                pipe, files[which], terminal if shown is None else None, prefix,
+                self._selected(which, attempt)))
             thread.start()
             self._copiers.append(thread)
         return process
+
+    def _selected(self, which: int, attempt: int) -> Callable[[str], None]:
+        """A function that appends a line of this stream to the attempt's file of filtered lines if it
+        contains one of the filters."""
+        filters = self._filters[which]
+        name = os.path.join(self.folder, f"attempt_{attempt}", "filtered_" + _NAMES[which])
+
+        def append(line: str) -> None:
+            if any(each in line for each in filters):
+                with open(name, "a") as file:  # one write, so that the lines of two processes do not mix
+                    file.write(line)
+
+        return append
 
     def settle(self) -> None:
         """Waits until the output of the processes, which have ended, is copied."""
@@ -101,10 +121,13 @@ class Logs:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _copy(pipe: IO[bytes], file: BinaryIO, terminal: TextIO | None, prefix: str) -> None:
+def _copy(pipe: IO[bytes], file: BinaryIO, terminal: TextIO | None, prefix: str,
+          select: Callable[[str], None]) -> None:
     with pipe, file:
         for line in pipe:
             file.write(line)
+            text = prefix + line.decode(errors="replace")
+            select(text)
             if terminal is not None:  # one write, so that the lines of two processes do not mix
-                terminal.write(prefix + line.decode(errors="replace"))
+                terminal.write(text)
                 terminal.flush()

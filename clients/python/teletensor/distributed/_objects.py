@@ -16,7 +16,7 @@ from .._core import Tensor, ops
 from .._tensors.convert import tensor
 from ._checks import listed, member
 from ._collectives import gathered, root_of
-from ._encoding import from_message, message
+from .._files.objects import from_message, message
 from ._group import ProcessGroup
 from ._point_to_point import recv, send
 

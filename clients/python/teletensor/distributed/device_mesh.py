@@ -34,6 +34,7 @@ class DeviceMesh:
         *,
         mesh_dim_names: Sequence[str] | None = None,
         _groups: Sequence[Any] | None = None,
+        _root: tuple[DeviceMesh, list[int]] | None = None,
     ) -> None:
         ranks = np.asarray(mesh.numpy() if isinstance(mesh, Tensor) else mesh)
         ranks = ranks.reshape(1) if ranks.ndim == 0 else ranks
@@ -53,6 +54,9 @@ class DeviceMesh:
             )
         self.device_type = device_type
         self.mesh_dim_names = None if mesh_dim_names is None else tuple(mesh_dim_names)
+        # for a slice, the mesh of which it is one, and its dimensions there
+        self._root = (self, list(range(ranks.ndim))) if _root is None else _root
+        self._flattened: dict[str, DeviceMesh] = {}
         self._ranks, self._rank = ranks, world._ranks[world.rank()]
         self._groups = (
             list(_groups)
@@ -101,6 +105,8 @@ class DeviceMesh:
 
     def __getitem__(self, mesh_dim_names: str | tuple[str, ...]) -> DeviceMesh:
         names = (mesh_dim_names,) if isinstance(mesh_dim_names, str) else tuple(mesh_dim_names)
+        if len(names) == 1 and names[0] in self._flattened:
+            return self._flattened[names[0]]
         dims = [self._dim(name) for name in names]
         if dims != sorted(set(dims)):
             raise KeyError(
@@ -109,8 +115,61 @@ class DeviceMesh:
         where = self.get_coordinate() or [0] * self.ndim  # a rank outside of the mesh gets the first slice
         part = self._ranks[tuple(slice(None) if dim in dims else where[dim] for dim in range(self.ndim))]
         return DeviceMesh(
-            self.device_type, part, mesh_dim_names=names, _groups=[self._groups[dim] for dim in dims]
+            self.device_type,
+            part,
+            mesh_dim_names=names,
+            _groups=[self._groups[dim] for dim in dims],
+            _root=(self._root[0], [self._root[1][dim] for dim in dims]),
         )
+
+    def _flatten(self, mesh_dim_name: str | None = None) -> DeviceMesh:
+        """This mesh as one of one dimension, whose name is by default that of its dimensions joined by "_".
+        The mesh of which this is a slice has it under that name. All ranks of the world call it, each for
+        its own slice. ValueError if the mesh has a dimension of that name."""
+        root, dims = self._root
+        name = "_".join(self.mesh_dim_names or ()) if mesh_dim_name is None else mesh_dim_name
+        if self.ndim == 1 and name in (self.mesh_dim_names or ()):
+            return self
+        if not name or name in (root.mesh_dim_names or ()):
+            raise ValueError(f"{name!r} cannot be the name of a flattened dimension of {root!r}")
+        if name not in root._flattened:
+            size = math.prod(root._ranks.shape[dim] for dim in dims)
+            rows = np.moveaxis(root._ranks, dims, range(-len(dims), 0)).reshape(-1, size).tolist()
+            root._flattened[name] = DeviceMesh(
+                self.device_type,
+                self._ranks.reshape(-1),
+                mesh_dim_names=(name,),
+                _groups=[found(None)._part(rows)],
+            )
+        return root._flattened[name]
+
+    @staticmethod
+    def from_group(
+        group: ProcessGroup | Sequence[ProcessGroup],
+        device_type: str,
+        mesh: Any = None,
+        *,
+        mesh_dim_names: Sequence[str] | None = None,
+    ) -> DeviceMesh:
+        """The mesh whose dimensions have these groups of this rank; no group is created. `mesh` has the
+        ranks, and is only needed for several groups. ValueError if the groups do not fit the mesh."""
+        groups = [group] if isinstance(group, ProcessGroup) else list(group)
+        if mesh is None and len(groups) != 1:
+            raise ValueError("Must pass mesh if passing multiple ProcessGroups")
+        ranks = groups[0]._ranks if mesh is None else mesh
+        made = DeviceMesh(device_type, ranks, mesh_dim_names=mesh_dim_names, _groups=groups)
+        where = made.get_coordinate()
+        if made.ndim != len(groups):
+            raise ValueError(f"DeviceMesh.from_group: {len(groups)} groups for {made.ndim} dimensions")
+        for dim, each in enumerate(groups):
+            place = [0] * made.ndim if where is None else where
+            row = made._ranks[tuple(slice(None) if i == dim else at for i, at in enumerate(place))]
+            if row.tolist() != each._ranks:
+                raise ValueError(
+                    f"DeviceMesh.from_group: the group of dimension {dim} has the ranks {each._ranks}, "
+                    f"and the mesh {row.tolist()}"
+                )
+        return made
 
     def _dim(self, mesh_dim: int | str | None) -> int:
         if mesh_dim is None:

@@ -1,5 +1,5 @@
-"""The interface of torch.distributed.distributed_c10d: the groups, and functions by which programs get the
-world and its store."""
+"""The interface of torch.distributed.distributed_c10d: the names of torch.distributed, and functions by
+which programs get the world and its store."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ import warnings
 from typing import Any
 
 from . import _group, _subgroups
+from ._c10d_names import *  # noqa: F403
+from ._c10d_names import _coalescing_manager as _coalescing_manager
+from ._collectives import *  # noqa: F403
 from ._group import *  # noqa: F403
-from ._stores.stores import Store
+from ._objects import *  # noqa: F403
+from ._point_to_point import *  # noqa: F403
+from ._stores.stores import PrefixStore as PrefixStore, Store
 from ._subgroups import *  # noqa: F403
 
 __all__: list[str] = []

@@ -13,6 +13,7 @@ from ..nn.module import Module
 from ._mesh import Rank
 
 __all__ = ["PipelineStage", "Schedule1F1B", "ScheduleGPipe"]
+__path__: list[str] = []  # the module below this one is created by _names/paths.py
 
 
 class PipelineStage:

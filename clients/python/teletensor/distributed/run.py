@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -23,20 +22,20 @@ from typing import Any
 
 from .._connection import daemon as _daemon
 from .._connection.credentials import credentials_of
+from .._connection.transport import open_transport
 from .._sessions.errors import TeletensorError
+from .._tools.admin import Admin
 from ._arrivals import Arrivals, arrivals
-from ._logs import Logs, chosen_streams
+from ._flags import PORT, parsed
+from ._logs import Logs
 from ._record import ERROR_FILE, recorded
 from ._stores.daemon_store import Place, place_of
-from ._stores.rendezvous import Nodes, Patience, Seat, take_seat
+from ._stores.rendezvous import Seat, take_seat
 from ._stores.stores import DistStoreError
 
 __all__ = ["main"]
 
-_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
-_PORT = 29500  # the default of torchrun for a world of several machines
-_JOIN_SECONDS = 600.0  # the default of torchrun: the time within which all machines must arrive
-_LAST_CALL_SECONDS = 30.0  # the default of torchrun: the time for which more than MIN are waited for
+_RUN_PATH = "import runpy, sys; sys.argv[:1] = []; runpy.run_path(sys.argv[0], run_name='__main__')"
 _AGAIN = -1  # the status of an attempt that was ended because the number of machines changes
 _ONE_DAEMON = ("the processes of several machines need one daemon that all machines reach; set "
                "TELETENSOR_ADDRESS to its address on each machine")
@@ -95,133 +94,16 @@ def main(arguments: list[str] | None = None, prog: str = "python -m teletensor.d
     """Runs the command; returns the exit status: 0 if all processes have exited with 0, 1 if one has
     failed, 128 + n if signal n has ended the launcher. `pass_local_rank` gives each process the argument
     --local-rank=n, as torch.distributed.launch does."""
-    args = _parsed(sys.argv[1:] if arguments is None else arguments, prog)
-    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    # Signals that nohup or a background shell ignores stay ignored.
-    handled_signals = {each for each in ends if signal.getsignal(each) != signal.SIG_IGN}
     try:
+        args = parsed(sys.argv[1:] if arguments is None else arguments, prog, _gpus)
+        # Signals that nohup or a background shell ignores stay ignored.
+        ends = args.signals_to_handle
+        handled_signals = {each for each in ends if signal.getsignal(each) != signal.SIG_IGN}
         with arrivals(handled_signals) as signals, _daemon_of(args) as address:
             return _Launch(args, prog, address, pass_local_rank, signals).run()
     except (TeletensorError, DistStoreError, OSError, ValueError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return 1
-
-
-def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
-    """The parsed and checked flags. SystemExit if they are invalid."""
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description="Starts the processes of a world on this machine, with torchrun's flags and variables.")
-
-    def flag(name: str, text: str, **options: Any) -> None:
-        parser.add_argument(name, "--" + name[2:].replace("-", "_"), help=text, **options)
-
-    flag("--nproc-per-node", "processes on this machine, or cpu: one a CPU [1]", default="1", metavar="N")
-    flag("--nnodes", "machines, each of which runs this command; MIN:MAX with c10d [1]", default="1",
-         metavar="N")
-    flag("--node-rank", "which of the machines this is, from 0 [0]", type=int, default=0, metavar="N")
-    flag("--master-addr", "with the port, the name of the world [127.0.0.1]", default="127.0.0.1",
-         metavar="HOST")
-    flag("--rdzv-backend", "c10d: machines get their numbers by a store [static: --node-rank]",
-         choices=("static", "c10d"), default="static")
-    flag("--rdzv-endpoint", "c10d: of the daemon with the store; static: of the master", default="",
-         metavar="HOST[:PORT]")
-    flag("--rdzv-id", "by which launchers of a job know each other [none]", default="none", metavar="ID")
-    flag("--rdzv-conf", "c10d: join_timeout=SECONDS, for which machines are waited for [600]; "
-         "last_call_timeout=SECONDS, for which more than MIN are waited for [30]", default="",
-         metavar="KEY=VALUE,...")
-    flag("--monitor-interval", "with MIN:MAX, seconds between two looks for new machines [0.1]", type=float,
-         default=0.1, metavar="SECONDS")
-    flag("--master-port", f"[this launch's own; with several machines {_PORT}]", type=int, metavar="N")
-    flag("--max-restarts", "restarts of all after a failure [0]", type=int, default=0, metavar="N")
-    flag("--role", "the name of the processes in their variables and in copied output [default]",
-         default="default", metavar="NAME")
-    flag("--log-dir", "the folder for log files [a new one in the folder for temporary files]", default="",
-         metavar="DIR")
-    streams: dict[str, Any] = {"default": "0", "metavar": "N|RANK:N,..."}
-    parser.add_argument("-r", "--redirects", **streams, help="streams that go to log files: 1 output, "
-                        "2 errors, 3 both; or a number for each local rank [0]")
-    parser.add_argument("-t", "--tee", **streams,
-                        help="streams that go to log files and to the terminal [0]")
-    flag("--local-ranks-filter", "the local ranks whose output is shown [all]", default="",
-         metavar="RANK,...")
-    flag("--no-python", "the script is a program of its own, not Python's", action="store_true")
-    parser.add_argument("--standalone", action="store_true", help="no effect: one machine needs no other")
-    parser.add_argument("-m", "--module", action="store_true", help="the script is the name of a module")
-    parser.add_argument("script", help="the program that each process runs")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
-    args = parser.parse_args(arguments)
-    if args.nproc_per_node == "cpu":
-        args.nproc_per_node = str(os.cpu_count() or 1)
-    if not args.nproc_per_node.isdecimal() or not 1 <= int(args.nproc_per_node) <= 4096:
-        parser.error(f"--nproc-per-node is a number from 1 to 4096, or cpu, not {args.nproc_per_node!r}")
-    args.nproc_per_node = int(args.nproc_per_node)
-    _check_nodes(parser, args)
-    _check_rendezvous(parser, args)
-    _check_logs(parser, args)
-    if args.master_port is not None and not 1 <= args.master_port <= 65535:
-        parser.error(f"--master-port is a number from 1 to 65535, not {args.master_port}")
-    if args.max_restarts < 0:
-        parser.error(f"--max-restarts is 0 or more, not {args.max_restarts}")
-    if args.module and args.no_python:
-        parser.error("--module and --no-python exclude each other")
-    if args.no_python and shutil.which(args.script) is None:
-        parser.error(f"--no-python: {args.script!r} is no program that this user can execute")
-    return args
-
-
-def _check_nodes(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    least, separator, most = args.nnodes.partition(":")
-    if not separator:
-        most = least
-    if not (least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most) <= 4096):
-        parser.error(f"--nnodes is a number from 1 to 4096, or a range MIN:MAX of such numbers, not "
-                     f"{args.nnodes!r}")
-    args.nnodes = Nodes(int(least), int(most))
-    if args.nnodes.least < args.nnodes.most and args.rdzv_backend == "static":
-        parser.error(f"--nnodes {args.nnodes} needs --rdzv-backend c10d: with static the number of "
-                     "machines is fixed")
-    if not 0 <= args.node_rank < args.nnodes.most:
-        parser.error(f"--node-rank {args.node_rank} is not one of --nnodes {args.nnodes} machines, "
-                     "which count from 0")
-    if not args.monitor_interval > 0:
-        parser.error(f"--monitor-interval is more than 0, not {args.monitor_interval}")
-
-
-def _check_logs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    size = args.nproc_per_node
-    try:
-        args.redirects = chosen_streams(args.redirects, "--redirects", size)
-        args.tee = chosen_streams(args.tee, "--tee", size)
-    except ValueError as error:
-        parser.error(str(error))
-    shown = args.local_ranks_filter.split(",") if args.local_ranks_filter else map(str, range(size))
-    args.shown = {int(each) for each in shown if each.isdecimal() and int(each) < size}
-    if args.local_ranks_filter and len(args.shown) != args.local_ranks_filter.count(",") + 1:
-        parser.error(f"--local-ranks-filter is a list of local ranks 0 to {size - 1}, not "
-                     f"{args.local_ranks_filter!r}")
-
-
-def _check_rendezvous(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    host, separator, port = args.rdzv_endpoint.rpartition(":")
-    if not separator:
-        host, port = args.rdzv_endpoint, str(_PORT)
-    if args.rdzv_endpoint and not (host and port.isdecimal() and 0 < int(port) < 65536):
-        parser.error(f"--rdzv-endpoint is HOST or HOST:PORT, not {args.rdzv_endpoint!r}")
-    args.rdzv_host, args.rdzv_port = host, int(port)
-    patience = Patience(_JOIN_SECONDS, _LAST_CALL_SECONDS)
-    if host and args.rdzv_backend == "static":
-        args.master_addr, args.master_port = host, args.master_port or int(port)
-    for each in filter(None, args.rdzv_conf.split(",")):
-        name, _, value = each.partition("=")
-        if name not in ("join_timeout", "timeout", "last_call_timeout"):
-            parser.error(f"--rdzv-conf has join_timeout and last_call_timeout only, not {name!r}")
-        field = "last_call" if name == "last_call_timeout" else "join"
-        try:
-            patience = patience._replace(**{field: float(value)})
-        except ValueError:
-            parser.error(f"--rdzv-conf {name} is a number of seconds, not {value!r}")
-    args.patience = patience
 
 
 def _mask() -> set[Any]:
@@ -254,11 +136,17 @@ def _daemon_of(args: argparse.Namespace) -> Iterator[str]:
     finally:
         daemon.terminate()
         try:
-            daemon.wait(_GRACE)
+            daemon.wait(args.shutdown_timeout)
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()
         path.unlink(missing_ok=True)
+
+
+def _gpus(args: argparse.Namespace) -> int:
+    """The number of GPUs of the daemon for the processes."""
+    with _daemon_of(args) as address, contextlib.closing(open_transport(address)) as transport:
+        return sum(each["device"].startswith("cuda:") for each in Admin(transport).memory())
 
 
 def _place_of(args: argparse.Namespace) -> Place:
@@ -348,7 +236,7 @@ class _Launch:
         running = [each for each in processes if each.status() is None]
         for process in running:
             process.send(number)
-        deadline = time.monotonic() + _GRACE
+        deadline = time.monotonic() + self._args.shutdown_timeout
         while any(each.status() is None for each in running):
             left = deadline - time.monotonic()
             if left <= 0 or self._signals.wait(left) != signal.SIGCHLD:
@@ -360,12 +248,13 @@ class _Launch:
         args = self._args
         # Each attempt is a separate world, so that it does not find the keys of the previous one in a
         # store.
-        port = args.master_port or (_PORT if args.nnodes.most > 1 and args.rdzv_backend == "static"
+        port = args.master_port or (PORT if args.nnodes.most > 1 and args.rdzv_backend == "static"
                                     else _daemon.free_port())
         if args.rdzv_backend == "static" or args.nnodes.most == 1:
             return Seat(args.node_rank, args.nnodes.most, args.master_addr, port)
-        seat = take_seat(_place_of(args), args.rdzv_id, args.nnodes, socket.gethostname(), port,
-                         args.patience, self._signals.ended)
+        host = args.local_addr or socket.gethostname()
+        seat = take_seat(_place_of(args), args.rdzv_id, args.nnodes, host, port, args.patience,
+                         self._signals.ended)
         return None if self._signals.ended() else seat
 
     def _ranks(self, attempt: int, seat: Seat) -> Iterator[tuple[list[str], dict[str, str]]]:
@@ -375,7 +264,7 @@ class _Launch:
             run = args.rdzv_id
         else:
             run = secrets.token_hex(8) if args.nnodes.most == 1 else f"{seat.address}:{seat.port}"
-        module = ["-m"] if args.module else []
+        module = ["-m"] if args.module else ["-c", _RUN_PATH] if args.run_path else []
         python = [] if args.no_python else [sys.executable, "-u", *module]
         for local in range(size):
             given = {

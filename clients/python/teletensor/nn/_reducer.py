@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import distributed as _distributed
 from .._core import Tensor
+from .._script import capturing as _capturing
 from .._tensors.convert import tensor
 from ..autograd import no_grad
 from ..autograd._backward import follow, followers
@@ -28,14 +29,21 @@ class Reducer:
     If several Reducers have the same parameter, the last one to call start() averages its gradients, and
     the earlier ones refuse to."""
 
-    def __init__(self, module: Module, group: Any, bucket_bytes: int, find_unused: bool) -> None:
+    def __init__(
+        self, module: Module, group: Any, bucket_bytes: int, find_unused: bool, static_graph: bool
+    ) -> None:
         self.armed = self.gathers = False
+        self.dtype: Any = None  # of the gradients while they are averaged; None means their own
         self.hook: Hook | None = None  # reduces a bucket instead of the all_reduce
         self.hook_state: Any = None
         # the number of ranks by which sums are divided if some have joined; None means all ranks
         self.active: Any = None
         self._module, self._group = module, group
         self._bucket_bytes, self._find_unused = bucket_bytes, find_unused
+        self._static_graph = static_graph
+        # if static_graph, after the first average: the parameters that the backward of any rank reaches
+        self._settled: list[Any] | None = None
+        self._settled_reach: tuple[bool, ...] | None = None  # which of them this rank's backward reaches
         self._named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
         # whether a backward since the last average reached each parameter
         self._reached = (False,) * len(self._named)
@@ -100,7 +108,7 @@ class Reducer:
     def state(self) -> tuple[Any, ...]:
         """The facts on which the next step depends, for a capture of the step."""
         hook = id(self.hook), id(self.hook_state)
-        return self.armed, self.gathers, self._reached, self._taken, hook
+        return self.armed, self.gathers, self._reached, self._taken, hook, self._settled is None
 
     def set_state(self, state: tuple[Any, ...]) -> None:
         """Sets the state that a captured step has left."""
@@ -127,13 +135,28 @@ class Reducer:
         self._reached = (False,) * len(reached) if averages else ever
         if not averages:
             return
+        asks = self.asks()
         self._average(self._used(ever))
+        if self._settled is not None:
+            self._check_graph(ever)
+            return
         unused = [name for (name, _), each in zip(self._named, reached, strict=True) if not each]
-        if unused and not self._find_unused:
+        if unused and not asks:
             raise RuntimeError(
                 f"the backward has not reached {len(unused)} parameters of the module that "
                 f"DistributedDataParallel averages: {', '.join(unused[:8])}; use them in the loss, or pass "
                 "find_unused_parameters=True"
+            )
+
+    def _check_graph(self, reached: tuple[bool, ...]) -> None:
+        """RuntimeError if a backward of a static graph has not reached the same parameters as the first."""
+        first = self._settled_reach = self._settled_reach or reached
+        changed = [name for (name, _), a, b in zip(self._named, first, reached, strict=True) if a != b]
+        if changed:
+            raise RuntimeError(
+                "Your training graph has changed in this iteration, which DistributedDataParallel("
+                f"static_graph=True) does not allow: {', '.join(changed[:8])} was used in only one of the "
+                "first iteration and this one"
             )
 
     def shadow(self) -> None:
@@ -143,15 +166,27 @@ class Reducer:
             each.grad = None
         self._average(self._used((False,) * len(self._named)))
 
+    def asks(self) -> bool:
+        """Returns whether the next average reads from the other ranks which parameters they have used. The
+        first step of a static graph that is captured does not: it must reach all parameters."""
+        if self._static_graph and not self._find_unused:
+            return self._settled is None and _capturing.current is None
+        return self._find_unused and self._settled is None
+
     def _used(self, reached: tuple[bool, ...]) -> list[Any]:
-        """The parameters that the backward of any rank has reached if find_unused; all parameters if
-        not."""
+        """The parameters that the backward of any rank has reached if the ranks ask each other; those of
+        the first backward if the graph is static; all parameters if not."""
         parameters = [each for _, each in self._named]
-        if not self._find_unused:
+        if self._settled is not None:
+            return self._settled
+        if not self.asks():
             return parameters
         anywhere = tensor([int(each) for each in reached])
         _distributed.all_reduce(anywhere, ReduceOp.MAX, self._group)
-        return [each for each, use in zip(parameters, anywhere.tolist(), strict=True) if use]
+        used = [each for each, use in zip(parameters, anywhere.tolist(), strict=True) if use]
+        if self._static_graph:
+            self._settled = used
+        return used
 
     def _average(self, used: list[Any]) -> None:
         """Averages the gradients of these parameters. A hook always gets the gradients of all parameters,
@@ -176,6 +211,7 @@ class Reducer:
         buffer = flat(each.new_zeros(each.shape) if each.grad is None else each.grad for each in bucket)
         if self.hook is not None:
             return self.hook(self.hook_state, GradBucket(index, last, buffer, bucket))
+        buffer = buffer if self.dtype is None else buffer.to(self.dtype)
         op = ReduceOp.AVG if self.active is None else ReduceOp.SUM
         work: Any = _distributed.all_reduce(buffer, op, self._group, async_op=True)
         if self.active is not None:

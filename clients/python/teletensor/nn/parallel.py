@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 from .. import cuda, distributed as _distributed
@@ -15,7 +15,9 @@ from .._tensors.convert import tensor
 from ..autograd import is_grad_enabled
 from ..distributed.algorithms.join import Join, Joinable, JoinHook
 from ..futures import Future
+from ..jit._compiled import Compiled
 from ._data_parallel import DataParallel, data_parallel, gather, parallel_apply, replicate, scatter
+from ._ddp_precision import call, cast_buffers, reduced_dtype
 from ._reducer import Reducer
 from .module import Module
 
@@ -34,14 +36,20 @@ class DistributedDataParallel(Module, Joinable):
     backward, in buckets of bucket_cap_mb MiB (25 by default) in the reverse order of the parameters. The
     buffers of rank 0 are copied to all ranks at the first forward and at each forward that follows one with
     gradients, unless broadcast_buffers is False. device_ids: the one GPU to which inputs are moved.
-    gradient_as_bucket_view, static_graph and check_reduction have no effect.
+    static_graph: the program promises that each backward reaches the same parameters as the first one,
+    which may be fewer than all. mixed_precision: an `nn.parallel.distributed._MixedPrecision`. device_mesh:
+    a DeviceMesh of one dimension, whose group is used instead of process_group. `module` may be the result
+    of compile(module): its calls run compiled, and `.module` is the module itself. A copy by copy.deepcopy
+    or pickle averages its own gradients; it has no communication hook and is not compiled.
+    gradient_as_bucket_view and check_reduction have no effect.
 
     ValueError if `distributed.init_process_group` has not been called, and for a bucket_cap_mb that is not
     positive; TypeError if `module` is not a Module. RuntimeError for a module without a parameter that
     requires grad, or that is or contains a DistributedDataParallel; if the parameters differ between
     processes (the first difference is named); at a forward after parameters were replaced, frozen or
-    wrapped again; and at a backward that does not reach a parameter, unless find_unused_parameters is True:
-    then a parameter that no process reaches keeps its gradient."""
+    wrapped again; and at a backward that does not reach a parameter, unless find_unused_parameters or
+    static_graph is True: then a parameter that no process reaches keeps its gradient. With static_graph,
+    RuntimeError at a backward that does not reach the same parameters as the first one."""
 
     def __init__(
         self,
@@ -57,10 +65,17 @@ class DistributedDataParallel(Module, Joinable):
         check_reduction: bool = False,
         gradient_as_bucket_view: bool = False,
         static_graph: bool = False,
+        *,
+        mixed_precision: Any = None,
+        device_mesh: Any = None,
     ) -> None:
         Module.__init__(self)
         Joinable.__init__(self)
+        if device_mesh is not None:
+            process_group = _group_of(device_mesh, process_group)
+            self.device_mesh = device_mesh
         _distributed.get_world_size(process_group)
+        module = _compiled_module(module)
         if not isinstance(module, Module):
             raise TypeError(f"module must be a Module, not {type(module).__name__}")
         if not any(parameter.requires_grad for parameter in module.parameters()):
@@ -78,6 +93,9 @@ class DistributedDataParallel(Module, Joinable):
         if bucket_cap_mb is not None and not (bucket_cap_mb > 0 and math.isfinite(bucket_cap_mb)):
             raise ValueError(f"bucket_cap_mb must be a positive number of MiB, not {bucket_cap_mb}")
         self.module = module
+        self.device_type = self.join_device.type
+        self.mixed_precision = mixed_precision
+        cast_buffers(module, mixed_precision)
         self.device_ids = None if not device_ids else [cuda._device.index_of(device_ids[0])]
         self.output_device = (
             self.device_ids[0] if self.device_ids and output_device is None else output_device
@@ -96,7 +114,14 @@ class DistributedDataParallel(Module, Joinable):
             self._begin(init_sync)
 
     def _begin(self, alike: bool) -> None:
-        reducer = Reducer(self.module, self.process_group, self._bucket_bytes, self.find_unused_parameters)
+        reducer = Reducer(
+            self.module,
+            self.process_group,
+            self._bucket_bytes,
+            self.find_unused_parameters,
+            self.static_graph,
+        )
+        reducer.dtype = reduced_dtype(self.mixed_precision)
         if alike:
             reducer.broadcast_initial_state(self.broadcast_buffers)
         reducer.start()
@@ -118,23 +143,45 @@ class DistributedDataParallel(Module, Joinable):
                 self._broadcast_buffers(0)
             self.require_forward_param_sync = self._reducer.armed = averages
             self._reducer.gathers = is_grad_enabled() and not averages
-        if self.device_ids:
+        if self.device_ids and self.mixed_precision is None:
             return data_parallel(
                 self.module, inputs, self.device_ids, self.output_device, module_kwargs=kwargs
             )
-        return self.module(*inputs, **kwargs)
+        return call(self.module, self.mixed_precision, inputs, kwargs)
+
+    # ---- copies
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes for copy and pickle, without the group and the hook. RuntimeError for
+        another group than the world."""
+        if self.process_group is not _distributed.group.WORLD:
+            raise RuntimeError(
+                "DDP Pickling/Unpickling are only supported when using DDP with the default process group. "
+                "That is, when you have called init_process_group and have not passed process_group "
+                "argument to DDP constructor"
+            )
+        left_out = ("process_group", "device_mesh", "_reducer")
+        return {key: value for key, value in self.__dict__.items() if key not in left_out}
+
+    def __setstate__(self, state: MutableMapping[str, Any]) -> None:
+        """Makes a copy average its own gradients over the world of this process. ValueError before
+        init_process_group."""
+        ranks = _distributed.get_world_size()
+        self.__dict__.update(state, process_group=_distributed.group.WORLD, _reducer=None)
+        if ranks > 1:
+            self._begin(alike=False)
 
     def _record_for_capture(self) -> None:
         """Tells a capture that the captured step is valid only for the state of this moment, and what state
         each call leaves."""
-        if self.find_unused_parameters:
+        assert self._reducer is not None
+        if self._reducer.asks():
             _capturing.refuse(
                 "use a DistributedDataParallel with find_unused_parameters=True, which reads from the "
                 "other processes which parameters they have used"
             )
         if self._join_config.enable:
             _capturing.refuse("run inside of Join, which reads how many processes have joined")
-        assert self._reducer is not None
         _capturing.carries(("reducer", self._reducer), self._reducer.state, self._reducer.set_state)
         _capturing.carries(("forward", self), self._forward_state, self._set_forward_state)
         self._record_sync_for_capture()
@@ -254,6 +301,24 @@ class DistributedDataParallel(Module, Joinable):
         if self._reducer is not None:
             root = self._highest(is_last_joiner)
             self._reducer.broadcast([*self.module.parameters(), *self.module.buffers()], root)
+
+
+def _group_of(device_mesh: Any, process_group: Any) -> Any:
+    """The group of a device mesh, which must have one dimension."""
+    if process_group is not None:
+        raise RuntimeError("Cannot specify both process_group and device_mesh arguments.")
+    if device_mesh.ndim != 1:
+        raise RuntimeError(f"Only 1D device mesh is supported, but got {device_mesh}.")
+    return device_mesh.get_group()
+
+
+def _compiled_module(module: Any) -> Any:
+    """The module in the result of compile(module), which makes all calls of the module run compiled; any
+    other argument itself."""
+    if not isinstance(module, Compiled) or not isinstance(module._function, Module):
+        return module
+    module._function._own_hooks().compiled = module
+    return module._function
 
 
 class _DataParallelJoin(JoinHook):

@@ -5,9 +5,12 @@ See docs/distributed.md.
 """
 
 from ..._names import absent as _absent
-from . import state_dict as state_dict
+from . import state_dict as state_dict, stateful as stateful
 from ._files import CheckpointException, load, save
+from .filesystem import FileSystemReader, FileSystemWriter
 
-__all__ = ["CheckpointException", "load", "save", "state_dict"]
+__all__ = [
+    "CheckpointException", "FileSystemReader", "FileSystemWriter", "load", "save", "state_dict", "stateful",
+]  # fmt: skip
 
 _absent.attach(globals())

@@ -20,10 +20,14 @@ from ..._files.replace import written
 from ..._files.serialize import reading
 from ..._tensors.placed import InDaemon
 from ...autograd import no_grad
+from ...optim import Optimizer
 from .. import all_gather_object, broadcast_object_list, is_initialized
-from .._encoding import decoded, dtype_name, encoded
+from ..._files.objects import decoded, dtype_name, encoded
 from .._group import found
 from ..fsdp._shards import ShardedParameter
+from ._optimizer_state import marked_state
+from .filesystem import _Folder
+from .stateful import Stateful
 
 __all__ = ["CheckpointException", "load", "save"]
 
@@ -92,27 +96,49 @@ def _leaves(tree: Any, prefix: str, found_leaves: dict[str, Any]) -> dict[str, A
     return found_leaves
 
 
-def _folder(checkpoint_id: Any) -> str:
+def _states(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the state_dict, with the states of its Stateful values in their place."""
+    states = dict(state_dict)
+    for key, value in state_dict.items():
+        if isinstance(value, Optimizer):
+            states[key] = marked_state(value)
+        elif isinstance(value, Stateful):
+            states[key] = value.state_dict()
+    return states
+
+
+def _folder(checkpoint_id: Any, storage: Any) -> str:
+    if storage is not None and not isinstance(storage, _Folder):
+        raise TypeError(
+            f"a storage is a FileSystemWriter or a FileSystemReader, not a {type(storage).__name__}"
+        )
+    if checkpoint_id is None and storage is not None:
+        checkpoint_id = storage.path
     if checkpoint_id is None:
         raise ValueError("checkpoint_id is missing: give the path of a folder")
     return os.fsdecode(checkpoint_id)
 
 
 def save(
-    state_dict: Mapping[str, Any], *, checkpoint_id: Any = None, process_group: Any = None
+    state_dict: Mapping[str, Any],
+    *,
+    checkpoint_id: Any = None,
+    storage_writer: Any = None,
+    process_group: Any = None,
 ) -> None:
-    """Writes a state_dict, whose values may be nested dicts, to the folder `checkpoint_id`. All ranks of
-    the group (or the world) must have access to this folder; it is created if it does not exist. All ranks
-    call this function with the same names. Each rank writes its shards to a file of its own; all other
-    tensors and values are taken from rank 0. A previous checkpoint in the folder stays complete until the
-    new one is.
+    """Writes a state_dict, whose values may be nested dicts and Stateful objects, to the folder
+    `checkpoint_id`. All ranks of the group (or the world) must have access to this folder; it is created if
+    it does not exist. All ranks call this function with the same names. Each rank writes its shards to a
+    file of its own; all other tensors and values are taken from rank 0. A previous checkpoint in the folder
+    stays complete until the new one is. storage_writer: a FileSystemWriter instead of checkpoint_id.
 
-    Shards are recognised in model.state_dict() of a sharded module, and in the result of
-    get_optimizer_state_dict. The tensors in an optimizer's own state_dict() are not marked as parts.
+    Shards are recognised in modules and optimizers that are values of state_dict, in model.state_dict() of
+    a sharded module, and in the result of get_optimizer_state_dict. The tensors in the result of an
+    optimizer's own state_dict() are not marked as parts.
 
     CheckpointException on all ranks if one of them cannot write, or has a different dtype, shape or set of
     names."""
-    folder, ranks = _folder(checkpoint_id), _Ranks(process_group)
+    folder, ranks = _folder(checkpoint_id, storage_writer), _Ranks(process_group)
     tokens: list[Any] = [secrets.token_hex(6) if ranks.rank == 0 else ""]
     if ranks.group is not None:
         broadcast_object_list(tokens, group=ranks.group, group_src=0)
@@ -122,7 +148,7 @@ def save(
         os.makedirs(folder, exist_ok=True)
         own: dict[str, Tensor] = {}
         entries: dict[str, Any] = {}
-        for name, value in _leaves(state_dict, "", {}).items():
+        for name, value in _leaves(_states(state_dict), "", {}).items():
             entries[name] = _entry(value, file, ranks.rank)
             kept = entries[name].get("part")
             if kept is not None:
@@ -209,22 +235,35 @@ def _clean(folder: str, token: str) -> None:
 
 
 def load(
-    state_dict: dict[str, Any], *, checkpoint_id: Any = None, process_group: Any = None
+    state_dict: dict[str, Any],
+    *,
+    checkpoint_id: Any = None,
+    storage_reader: Any = None,
+    process_group: Any = None,
 ) -> None:
-    """Reads a checkpoint of `save` into the tensors of a state_dict, in place; other values are replaced.
+    """Reads a checkpoint of `save` into the tensors of a state_dict, in place; other values are replaced,
+    except empty dicts for which the checkpoint has none. A Stateful value gets what was read by its
+    load_state_dict(); an optimizer without state is initialised first, as get_optimizer_state_dict does.
     The number of ranks may differ from that of the save: each rank reads the rows of its own shards, and
     all ranks read whole tensors. Names that are only in the checkpoint are ignored. All ranks of the group
-    (or the world) call this function.
+    (or the world) call this function. storage_reader: a FileSystemReader instead of checkpoint_id.
 
     CheckpointException on all ranks, with nothing changed, if on any rank a name is missing, a shape or
     dtype differs, or a file is missing or damaged."""
-    folder, ranks = _folder(checkpoint_id), _Ranks(process_group)
+    folder, ranks = _folder(checkpoint_id, storage_reader), _Ranks(process_group)
     read: list[tuple[Tensor, Tensor]] = []
     objects: list[tuple[str, Any]] = []
+    states: dict[str, Any] = {}
 
     def fetch() -> None:
         entries = _index(folder)
-        wanted = _leaves(state_dict, "", {})
+        states.update(_states(state_dict))
+        # An empty dict asks for nothing.
+        wanted = {
+            name: value
+            for name, value in _leaves(states, "", {}).items()
+            if name in entries or not isinstance(value, Mapping)
+        }
         missing = [name for name in wanted if name not in entries]
         if missing:
             raise KeyError(f"the checkpoint in {folder} has no {', '.join(missing[:8])}")
@@ -245,7 +284,12 @@ def load(
         for target, source in read:
             target.detach().copy_(source)
     for name, value in objects:
-        _put(state_dict, "", name, value)
+        _put(states, "", name, value)
+    for key, value in states.items():
+        if isinstance(state_dict[key], Stateful):
+            state_dict[key].load_state_dict(value)
+        else:
+            state_dict[key] = value
 
 
 def _index(folder: str) -> dict[str, Any]:

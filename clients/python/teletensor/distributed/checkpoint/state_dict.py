@@ -12,11 +12,13 @@ from ..._core import Tensor
 from ..._names import absent as _absent
 from ...autograd import no_grad
 from ...nn.module import Module
+from ...nn.parallel import DistributedDataParallel
 from ...optim import Optimizer
 from .. import broadcast, broadcast_object_list
 from .._group import found
-from .._encoding import dtype_name
+from ..._files.objects import dtype_name
 from ..fsdp._shards import ShardedParameter, alias
+from ._optimizer_state import initialise
 
 __all__ = [
     "StateDictOptions", "get_model_state_dict", "get_optimizer_state_dict", "get_state_dict",
@@ -33,12 +35,14 @@ class StateDictOptions:
         ranks get an empty dict.
     ignore_frozen_params: leaves out parameters that do not require grad.
     strict: the argument of load_state_dict.
+    keep_submodule_prefixes: with `submodules`, whether names begin with the path of the submodule.
     broadcast_from_rank0: rank 0 of the world passes the whole tensors; those of all other ranks are
         ignored. Requires full_state_dict."""
 
     full_state_dict: bool = False
     cpu_offload: bool = False
     ignore_frozen_params: bool = False
+    keep_submodule_prefixes: bool = True
     strict: bool = True
     broadcast_from_rank0: bool = False
 
@@ -50,12 +54,56 @@ def _checked(options: StateDictOptions | None) -> StateDictOptions:
     return options
 
 
+class _Titles:
+    """The names of a model's state in a checkpoint: those of state_dict() without the "module." that a
+    DistributedDataParallel adds, so that a program with another number of ranks can load it."""
+
+    def __init__(self, model: Module) -> None:
+        wrappers = [
+            name for name, each in model.named_modules() if isinstance(each, DistributedDataParallel)
+        ]
+        # The inner wrappers come first.
+        self._added = [f"{name}.module." if name else "module." for name in reversed(wrappers)]
+
+    def of(self, name: str) -> str:
+        """The title of a name in state_dict() or named_parameters()."""
+        for added in self._added:
+            if name.startswith(added):
+                name = added[: -len("module.")] + name[len(added) :]
+        return name
+
+    def names(self, model: Module) -> dict[str, str]:
+        """The names in model.state_dict() by their titles."""
+        return {self.of(name): name for name in model.state_dict()} if self._added else {}
+
+
 def _names(model: Module) -> dict[int, list[str]]:
-    """The names of each parameter, by the id of the parameter."""
+    """The titles of each parameter, by the id of the parameter."""
+    titles = _Titles(model)
     found_names: dict[int, list[str]] = {}
     for name, parameter in _parameters(model):
-        found_names.setdefault(id(parameter), []).append(name)
+        found_names.setdefault(id(parameter), []).append(titles.of(name))
     return found_names
+
+
+class _Selection:
+    """The part of a model's state that `submodules` selects; everything if that is empty."""
+
+    def __init__(self, model: Module, submodules: Any, options: StateDictOptions) -> None:
+        chosen, self._keeps = set(submodules or ()), options.keep_submodule_prefixes
+        self._all, titles = not chosen, _Titles(model)
+        self._prefixes = [
+            titles.of(name + ".") if name else "" for name, each in model.named_modules() if each in chosen
+        ]
+        if len(self._prefixes) != len(chosen):
+            raise ValueError("submodules has a module that is not one of the model's")
+
+    def title(self, name: str) -> str | None:
+        """The title to return for one of the whole model; None if it is not selected."""
+        if self._all:
+            return name
+        prefix = next((each for each in self._prefixes if name.startswith(each)), None)
+        return None if prefix is None else name if self._keeps else name[len(prefix) :]
 
 
 def _parameters(model: Module) -> list[tuple[str, Any]]:
@@ -80,16 +128,20 @@ def _is_told(options: StateDictOptions) -> bool:
 
 
 def get_model_state_dict(
-    model: Module, *, options: StateDictOptions | None = None
+    model: Module, *, submodules: Iterable[Module] | None = None, options: StateDictOptions | None = None
 ) -> dict[str, Any]:
-    """Returns model.state_dict(), with shards or, with options.full_state_dict, with whole tensors."""
+    """Returns model.state_dict(), with shards or, with options.full_state_dict, with whole tensors. The
+    names have no "module." of a DistributedDataParallel. submodules: the modules of the model whose state
+    is returned, by default all; ValueError for other modules."""
     options = _checked(options)
+    titles, selection = _Titles(model), _Selection(model, submodules, options)
     frozen = {name for name, p in _parameters(model) if not p.requires_grad}
     state: dict[str, Any] = {}
     for name, value in model.state_dict().items():
-        if options.ignore_frozen_params and name in frozen:
+        title = selection.title(titles.of(name))
+        if title is None or (options.ignore_frozen_params and name in frozen):
             continue
-        state[name] = _shown(value, options, value if isinstance(value, ShardedParameter) else None)
+        state[title] = _shown(value, options, value if isinstance(value, ShardedParameter) else None)
     return state if _is_told(options) else {}
 
 
@@ -99,9 +151,14 @@ def set_model_state_dict(
     """Calls model.load_state_dict() with the result of get_model_state_dict with the same options. Returns
     the missing and the unexpected keys. Raises the errors of load_state_dict before anything is changed."""
     options = _checked(options)
+    names = _Titles(model).names(model)
+
+    def named(state: Mapping[str, Any]) -> dict[str, Any]:
+        return {names.get(title, title): value for title, value in state.items()}
+
     if not options.full_state_dict:
-        return model.load_state_dict(model_state_dict, strict=options.strict)
-    state = dict(model_state_dict)
+        return model.load_state_dict(named(model_state_dict), strict=options.strict)
+    state = named(model_state_dict)
     own = model.state_dict()
     if options.broadcast_from_rank0:
         state = _from_rank0(state, {k: v.device for k, v in own.items() if isinstance(v, Tensor)})
@@ -166,22 +223,32 @@ def get_optimizer_state_dict(
     model: Module,
     optimizers: Optimizer | Iterable[Optimizer],
     *,
+    submodules: Iterable[Module] | None = None,
     options: StateDictOptions | None = None,
 ) -> dict[str, Any]:
     """Returns the state of optimizers of the model's parameters, with the names of the parameters in place
-    of numbers. ValueError for an optimizer of other parameters. NotImplementedError for full_state_dict if
-    a state has neither the shape of its parameter nor a single element."""
+    of numbers. An optimizer that has made no step is initialised first, by a step with a learning rate and
+    gradients of zero, so that a checkpoint can be loaded into the result. submodules: as in
+    get_model_state_dict. ValueError for an optimizer of other parameters. NotImplementedError for
+    full_state_dict if a state has neither the shape of its parameter nor a single element."""
     options = _checked(options)
-    names = _names(model)
+    names, selection = _names(model), _Selection(model, submodules, options)
     whole: dict[str, Any] = {"state": {}, "param_groups": []}
     for optimizer in _optimizers(optimizers):
+        initialise(optimizer)
         for group in optimizer.param_groups:
-            titles = [_title(names, each) for each in group["params"]]
+            selected = [
+                (title, each)
+                for each in group["params"]
+                if (title := selection.title(_title(names, each))) is not None
+            ]
+            if not selected:
+                continue
             rest = {
                 key: value for key, value in group.items() if key not in ("params", "param_names")
             }
-            whole["param_groups"].append({**rest, "params": titles})
-            for title, parameter in zip(titles, group["params"], strict=True):
+            whole["param_groups"].append({**rest, "params": [title for title, _ in selected]})
+            for title, parameter in selected:
                 if parameter in optimizer.state:
                     state = optimizer.state[parameter]
                     whole["state"][title] = {
@@ -280,11 +347,14 @@ def get_state_dict(
     model: Module,
     optimizers: Optimizer | Iterable[Optimizer],
     *,
+    submodules: Iterable[Module] | None = None,
     options: StateDictOptions | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns (get_model_state_dict(), get_optimizer_state_dict())."""
-    model_state = get_model_state_dict(model, options=options)
-    return model_state, get_optimizer_state_dict(model, optimizers, options=options)
+    chosen = None if submodules is None else list(submodules)
+    model_state = get_model_state_dict(model, submodules=chosen, options=options)
+    optimizer_state = get_optimizer_state_dict(model, optimizers, submodules=chosen, options=options)
+    return model_state, optimizer_state
 
 
 def set_state_dict(

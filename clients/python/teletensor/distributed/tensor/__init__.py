@@ -3,6 +3,7 @@
 from ..._names import absent as _absent
 from ..device_mesh import DeviceMesh, init_device_mesh
 from ._dtensor import DTensor, distribute_tensor
+from ._factories import empty, full, ones, rand, randn, zeros
 from ._placements import Partial, Placement, Replicate, Shard
 
 __all__ = [
@@ -13,7 +14,13 @@ __all__ = [
     "Replicate",
     "Shard",
     "distribute_tensor",
+    "empty",
+    "full",
     "init_device_mesh",
+    "ones",
+    "rand",
+    "randn",
+    "zeros",
 ]
 
 _absent.attach(globals())
