@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from .._core import Tensor, ops
+from .._files.objects import from_message, message
 from .._tensors.convert import tensor
 from ._checks import listed, member
 from ._collectives import gathered, root_of
-from .._files.objects import from_message, message
 from ._group import ProcessGroup
 from ._point_to_point import recv, send
 
