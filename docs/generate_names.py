@@ -14,9 +14,10 @@ import torch
 
 SPACES = ["torch", "torch.Tensor", "torch.nn.functional", "torch.linalg", "torch.fft", "torch.special",
           "torch.nn", "torch.optim", "torch.optim.lr_scheduler", "torch.nn.init", "torch.nn.utils",
-          "torch.func", "torch.autograd", "torch.distributions", "torch.utils.data", "torch.jit", "torch.testing",
-          "torch.profiler", "torch.utils.benchmark", "torch.distributed", "torch.distributed.checkpoint",
-          "torch.distributed.fsdp", "torch.distributed.tensor", "torch.distributed.tensor.parallel"]  # fmt: skip
+          "torch.func", "torch.autograd", "torch.distributions", "torch.utils.data", "torch.jit",
+          "torch.testing", "torch.profiler", "torch.utils.benchmark", "torch.distributed",
+          "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.tensor",
+          "torch.distributed.tensor.parallel"]  # fmt: skip
 # PyTorch's packages whose modules are compared.
 PACKAGES = ["torch", "torch.backends", "torch.cuda", "torch.distributed", "torch.nn", "torch.utils"]
 # Why a namespace lacks names; shown before them.

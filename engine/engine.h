@@ -359,7 +359,8 @@ class Engine {
   }
   // Like read_storage(), for a storage shared by several sessions: calls `act` while no session can
   // write to the storage. Writes are allowed again when `act` calls `done`. While it waits for the
-  // sessions that use the storage, it calls `check` several times a second, and ends with its error.
+  // sessions that use the storage, it calls `check` several times a second, and ends with its
+  // error.
   using Act =
       std::function<core::Status(const SharedStorage& facts, const std::function<void()>& done)>;
   using Check = std::function<core::Status()>;

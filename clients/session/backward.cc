@@ -19,13 +19,13 @@ Status Session::backward(autograd::BackwardCall call, bool create_graph,
   for (const HandleRef& h : call.seeds) {
     if (!h) continue;
     inside = inside || h->id == 0;
-    if (h->id != 0) TT_RETURN_IF_ERROR(nameable(*h));
+    if (h->id != 0) TT_RETURN_IF_ERROR(nameable(graph_, *h));
   }
   for (const HandleRef& h : call.roots) {
-    TT_RETURN_IF_ERROR(nameable(*h));
+    TT_RETURN_IF_ERROR(nameable(graph_, *h));
     command.roots.push_back(h->id);
   }
-  for (const HandleRef& h : call.inputs) TT_RETURN_IF_ERROR(nameable(*h));
+  for (const HandleRef& h : call.inputs) TT_RETURN_IF_ERROR(nameable(graph_, *h));
   for (const HandleRef& h : call.seeds) command.seeds.push_back(h ? h->id : 0);
   for (const HandleRef& h : call.inputs) command.inputs.push_back(h->id);
   command.has_inputs = call.has_inputs;

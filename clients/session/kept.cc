@@ -6,14 +6,14 @@
 namespace teletensor::client {
 
 Status Session::keep(const std::string& name, Handle* h) {
-  if (h) TT_RETURN_IF_ERROR(nameable(*h));
+  if (h) TT_RETURN_IF_ERROR(nameable(graph_, *h));
   TT_RETURN_IF_ERROR(ready_to_issue());
   if (h == nullptr) {
-    kept_.erase(name);
-  } else if (!kept_.contains(name)) {
-    TT_RETURN_IF_ERROR(check_limit("keep", &program::Amounts::kept, limits_.most, kept_.size(), 1,
-                                   "drop names: keep(name, None)"));
-    kept_.insert(name);
+    names_.kept.erase(name);
+  } else if (!names_.kept.contains(name)) {
+    TT_RETURN_IF_ERROR(check_limit("keep", &program::Amounts::kept, limits_.most,
+                                   names_.kept.size(), 1, "drop names: keep(name, None)"));
+    names_.kept.insert(name);
   }
   issue(program::Command(program::Keep{name, h ? h->id : 0}), 0);
   return {};
@@ -21,7 +21,7 @@ Status Session::keep(const std::string& name, Handle* h) {
 
 Status Session::publish(const std::string& name, Handle* h, bool writable,
                         const std::string& users) {
-  if (h) TT_RETURN_IF_ERROR(nameable(*h));
+  if (h) TT_RETURN_IF_ERROR(nameable(graph_, *h));
   if (tracer() != nullptr) return core::invalid("a captured function cannot publish");
   if (h) TT_RETURN_IF_ERROR(graph_.may_publish(*h));
   if (h && watching) TT_RETURN_IF_ERROR(before_write(*h));
@@ -34,14 +34,14 @@ Status Session::publish(const std::string& name, Handle* h, bool writable,
 
 Status Session::join(const program::Join& join) {
   if (tracer() != nullptr) return core::invalid("a captured function cannot join a group");
-  if (groups_.size() >= program::Join::kMaxGroups && !groups_.contains(join.group)) {
+  if (names_.groups.size() >= program::Join::kMaxGroups && !names_.groups.contains(join.group)) {
     return Status(core::Code::kFailedPrecondition,
                   "joining group \"" + join.name + "\": the session is in " +
-                      std::to_string(groups_.size()) +
+                      std::to_string(names_.groups.size()) +
                       " groups, which is the maximum; destroy_process_group(group) leaves one");
   }
   TT_RETURN_IF_ERROR(ready_to_issue());
-  groups_.insert(join.group);
+  names_.groups.insert(join.group);
   stream_.mark_fragile(seq_ + 1);
   issue(program::Command(join), 0);
   return {};
@@ -50,7 +50,7 @@ Status Session::join(const program::Join& join) {
 Status Session::leave(std::uint64_t group) {
   if (tracer() != nullptr) return core::invalid("a captured function cannot leave a group");
   TT_RETURN_IF_ERROR(ready_to_issue());
-  groups_.erase(group);
+  names_.groups.erase(group);
   issue(program::Command(program::Leave{group}), 0);
   return {};
 }
@@ -80,7 +80,7 @@ core::Result<std::vector<HandleRef>> Session::resume(std::uint64_t next_seq,
   // The inventory does not tell which of the tensors are published. Other sessions may write those.
   for (const HandleRef& h : *handles) h->cell->shared = true;
   handles_ = inventory.items.size();
-  for (const auto& [name, id] : inventory.names) kept_.insert(name);
+  for (const auto& [name, id] : inventory.names) names_.kept.insert(name);
   seq_ = next_seq - 1;
   next_id_ = next_id;
   trimmed_ = completed_upto;

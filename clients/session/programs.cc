@@ -42,7 +42,7 @@ core::Result<std::uint64_t> Session::define(const program::Program& program) {
 Status Session::call(const autograd::Callable& callable, program::Call command,
                      std::span<const HandleRef> inputs, Handles& results) {
   for (const HandleRef& h : inputs) {
-    TT_RETURN_IF_ERROR(nameable(*h));
+    TT_RETURN_IF_ERROR(nameable(graph_, *h));
     if (following) TT_RETURN_IF_ERROR(before_use(*h, false));
     command.inputs.push_back(h->id);
   }

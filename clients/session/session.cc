@@ -49,6 +49,14 @@ Status raise_shortage(Session& session, std::uint64_t most) {
 
 }  // namespace
 
+Status nameable(const autograd::Graph& graph, const Handle& h) {
+  if (h.id == 0) return outside_its_vmap();
+  if (h.graph() == &graph) return {};
+  return core::invalid(
+      "a tensor of another session cannot be used here; copy it into this session: with "
+      "session.as_current(): y = teletensor.tensor(x.numpy())");
+}
+
 AwaitsValue::AwaitsValue() { ++t_awaits_value; }
 AwaitsValue::~AwaitsValue() { --t_awaits_value; }
 
@@ -227,14 +235,6 @@ Status Session::usable(std::span<const Var> arguments, bool inplace) const {
     return core::invalid(kInferenceInplace);
   }
   return {};
-}
-
-Status Session::nameable(const Handle& h) const {
-  if (h.id == 0) return outside_its_vmap();
-  if (h.graph() == &graph_) return {};
-  return core::invalid(
-      "a tensor of another session cannot be used here; copy it into this session: with "
-      "session.as_current(): y = teletensor.tensor(x.numpy())");
 }
 
 Status Session::follow_program(std::span<const Var> arguments, bool writes) {
@@ -423,8 +423,8 @@ Status Session::assign_grad(Handle& h, Handle* grad) {
 }
 
 Status Session::set_grad(Handle& h, const HandleRef& grad) {
-  TT_RETURN_IF_ERROR(nameable(h));
-  if (grad) TT_RETURN_IF_ERROR(nameable(*grad));
+  TT_RETURN_IF_ERROR(nameable(graph_, h));
+  if (grad) TT_RETURN_IF_ERROR(nameable(graph_, *grad));
   TT_RETURN_IF_ERROR(ready_to_issue());
   if (autograd::Tracer* trace = tracer()) {
     trace->know(h);
@@ -436,8 +436,8 @@ Status Session::set_grad(Handle& h, const HandleRef& grad) {
 }
 
 Status Session::set_data(Handle& h, Handle& other) {
-  TT_RETURN_IF_ERROR(nameable(h));
-  TT_RETURN_IF_ERROR(nameable(other));
+  TT_RETURN_IF_ERROR(nameable(graph_, h));
+  TT_RETURN_IF_ERROR(nameable(graph_, other));
   if (watching) TT_RETURN_IF_ERROR(before_write(h));
   TT_RETURN_IF_ERROR(ready_to_issue());
   if (autograd::Tracer* trace = tracer()) {

@@ -40,6 +40,9 @@ inline core::Status outside_its_vmap() {
   return core::invalid("a tensor inside vmap, or of a vmap that has ended, cannot be used here");
 }
 
+// Returns an error if no command of the session with this graph can name the tensor.
+core::Status nameable(const autograd::Graph& graph, const autograd::Handle& h);
+
 using autograd::Handle;
 using autograd::HandleRef;
 using autograd::Handles;
@@ -253,8 +256,6 @@ class Session : public autograd::Issuer, public ClientHooks {
   core::Status fits_frame(OpId op, std::span<const Var> arguments,
                           const core::Attributes& attributes) const;
   Status usable(std::span<const Var> arguments, bool inplace) const;
-  // Returns an error if no command of this session can name the tensor.
-  Status nameable(const Handle& h) const;
   Status follow_program(std::span<const Var> arguments, bool writes);
   void flush_releases();
 
@@ -270,8 +271,10 @@ class Session : public autograd::Issuer, public ClientHooks {
   std::unique_ptr<autograd::Tracer> tracer_;
   ProgramTable programs_;
   std::uint64_t handles_ = 0;  // Number of ids in use, with those in releases_.
-  std::set<std::string> kept_;
-  std::set<std::uint64_t> groups_;  // that it has joined
+  struct {
+    std::set<std::string> kept;
+    std::set<std::uint64_t> groups;  // that the session has joined
+  } names_;
   std::uint64_t trimmed_ = 0;
   // The last command that an interruption has cancelled. 0 if there is nothing to settle.
   std::uint64_t interrupted_upto_ = 0;

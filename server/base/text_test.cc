@@ -31,6 +31,10 @@ TEST(Text, CutBetweenCharacters) {
   EXPECT_EQ(readable("aää", 4), "aä");
   EXPECT_EQ(readable("aää", 5), "aää");
   EXPECT_EQ(readable("", 5), "");
+  EXPECT_EQ(shortened("say \"ää\"", 6), "say \"");
+  EXPECT_EQ(shortened("say \"ää\"", 7), "say \"ä");
+  EXPECT_EQ(shortened("a\xff\xc3", 2), "a\xff");
+  EXPECT_EQ(shortened("", 5), "");
 }
 
 }  // namespace

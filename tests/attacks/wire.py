@@ -115,7 +115,7 @@ def attaches(daemon, served):
 
 
 def rights(daemon, served):
-    """Calls of administrators, and on sessions of other users, by a caller who is nobody in particular."""
+    """Calls of administrators, and on sessions of other users, by a caller without rights to them."""
     with Raw(daemon.unix) as own, Raw(daemon.tcp) as raw:
         theirs = own.session()
         number = own.sessions()[0].id

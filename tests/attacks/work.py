@@ -121,7 +121,7 @@ def long_programs(daemon, served):
 
 
 def error_flood(daemon, served):
-    """100,000 failures that nobody raises: each is reported, and memory is bounded (the test's bound)."""
+    """100,000 failures that the program does not raise: each is reported, and memory is bounded (the test's bound)."""
     with ErrorFlood(daemon.unix) as flood:
         flood.flood(100_000)
         served()
@@ -210,7 +210,7 @@ def clients_that_die(daemon, served):
 
 
 def a_stopped_client(daemon, served):
-    """A process that maps a large array is stopped: it delays nobody."""
+    """A process that maps a large array is stopped: other sessions are not delayed."""
     process = client("""
         x = tt.tensor(np.ones(20_000_000, np.float32))
         print("maps", x.sum().item(), flush=True)

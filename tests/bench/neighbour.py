@@ -1,4 +1,4 @@
-"""Measures how long a small read takes for a session beside neighbours that take what they can get.
+"""Measures how long a small read takes for a session beside sessions of other users that take all that they can get.
 
     python tests/bench/neighbour.py [--seconds 5] [--only NAME] [--svd 2000] [--bytes 2147483648]
 

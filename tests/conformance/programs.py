@@ -59,7 +59,7 @@ def own_bulk():
     return (-tt.tensor([1.0, 2.0, 3.0, 4.0])).numpy().tolist()
 
 
-# What each program returns. The thin client has no transfers; the Python client refuses a wrong shape itself.
+# The values that each program returns. The thin client has no transfers; the Python client refuses wrong shapes itself.
 THIN = {
     "client_ops": (thin_ops, [[2.5, 10, 22.5, 40], [12.5, 62.5], [10]]),
     "client_gradients": (thin_gradients, [[1, 2], [3, 5]]),
@@ -75,7 +75,7 @@ OWN = {
 
 
 def run_thin(address, name):
-    """What the thin client's program returns, and what it should."""
+    """Returns the result of the thin client's program and the expected one."""
     client = ThinClient(address)
     program, wanted = THIN[name]
     try:
@@ -85,7 +85,7 @@ def run_thin(address, name):
 
 
 def run_own(address, name):
-    """What the Python client's program returns, and what it should."""
+    """Returns the result of the Python client's program and the expected one."""
     program, wanted = OWN[name]
     with tt.connect(address):
         return program(), wanted

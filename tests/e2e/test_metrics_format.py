@@ -5,7 +5,7 @@ import time
 
 from support.http import ask, samples
 
-# What Prometheus 2 and 3 send.
+# The `Accept` headers of Prometheus 2 and 3.
 SCRAPER = ("application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
            "text/plain;version=0.0.4;q=0.3,*/*;q=0.2")
 SAMPLE = re.compile(r'([a-zA-Z_:][\w:]*)(\{(?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*",?)*\})? (\S+)')

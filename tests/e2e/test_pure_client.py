@@ -55,7 +55,7 @@ PROGRAMS = {
 
 
 def run(address, program, *arguments):
-    """What a program returns in a session of its own."""
+    """Returns the result of a program in a session of its own."""
     async def whole():
         client = await Client.open(address)
         try:

@@ -120,7 +120,8 @@ def table(title):
 
 
 def test_every_code_and_reason_is_in_a_transcript():
-    """Those of docs/wire.md's tables; or there is a reason why no client can provoke it."""
+    """Each code and reason of docs/wire.md's tables is in a transcript, or has a reason why no client can
+    provoke it."""
     codes, words = set(), set()
     numbers = {3: "INVALID_ARGUMENT", 4: "DEADLINE_EXCEEDED", 5: "NOT_FOUND", 11: "OUT_OF_RANGE", 12: "UNIMPLEMENTED"}
     for step in all_steps():
@@ -137,7 +138,7 @@ def test_every_code_and_reason_is_in_a_transcript():
 
 
 def test_the_limits_are_those_of_the_page(start_daemon):
-    """Those that a daemon tells with its default settings, as does the fake daemon."""
+    """A daemon with default settings, and the fake daemon, tell the limits of the page."""
     text = (ROOT / "docs/wire.md").read_text(encoding="utf-8").partition("**Limits.**")[2]
     rows = [row.split("|") for row in re.search(r"^\|---.*\n((?:\|.*\n)+)", text, re.M).group(1).splitlines()]
     written = {name: int(value) for row in rows

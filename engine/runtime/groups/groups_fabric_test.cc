@@ -100,6 +100,7 @@ class Network {
     }
   }
   std::set<std::string> cut;
+  std::string disconnected;  // what Fabric::disconnected() returns
 
  private:
   using Wire = std::pair<std::string, std::string>;
@@ -672,9 +673,10 @@ TEST_F(GroupsFabric, ATimeoutNamesTheDaemonsWithoutAConnection) {
   EXPECT_FALSE(first->begin());
   Counted waiter;
   if (first->wait(&waiter)) waiter.wait_for(1);
-  EXPECT_EQ(first->take().message(),
-            "group \"g\": timeout in joining, waits for rank 1; daemons without a connection: c (its "
-            "certificate has expired)");
+  EXPECT_EQ(
+      first->take().message(),
+      "group \"g\": timeout in joining, waits for rank 1; daemons without a connection: c (its "
+      "certificate has expired)");
 }
 
 TEST_F(GroupsFabric, ATimeoutNamesTheLateRankOfAnotherDaemon) {

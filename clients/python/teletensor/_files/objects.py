@@ -29,8 +29,8 @@ def dtype_name(dtype: Any) -> str:
 
 
 def encoded(obj: Any, pieces: list[bytes] | None = None) -> Any:
-    """The object as JSON: itself, or a list of the name of its type and its parts. Binary parts are appended
-    to `pieces`, if given. TypeError for an object of another type."""
+    """The object as JSON: itself, or a list of the name of its type and its parts. Binary parts are
+    appended to `pieces`, if given. TypeError for an object of another type."""
     kind = type(obj)
     if kind in _SCALARS:
         return obj
@@ -39,7 +39,8 @@ def encoded(obj: Any, pieces: list[bytes] | None = None) -> Any:
     if kind.__name__ in _SEQUENCES and kind is _SEQUENCES[kind.__name__]:
         return [kind.__name__, *(encoded(part, pieces) for part in obj)]
     if kind.__name__ in _MAPPINGS and kind is _MAPPINGS[kind.__name__]:
-        return [kind.__name__, *([encoded(key, pieces), encoded(value, pieces)] for key, value in obj.items())]
+        pairs = ([encoded(key, pieces), encoded(value, pieces)] for key, value in obj.items())
+        return [kind.__name__, *pairs]
     if kind is complex:
         return ["complex", obj.real, obj.imag]
     if kind in (bytes, bytearray):
@@ -60,8 +61,9 @@ def encoded(obj: Any, pieces: list[bytes] | None = None) -> Any:
     if kind is device:
         return ["device", str(obj)]
     raise TypeError(
-        f"objects travel without pickle: None, bool, numbers, str, bytes, arrays, tensors, dtypes, devices, "
-        f"sizes, and lists, tuples, sets and dicts of these; not {kind.__module__}.{kind.__qualname__}"
+        f"objects travel without pickle: None, bool, numbers, str, bytes, arrays, tensors, dtypes, "
+        f"devices, sizes, and lists, tuples, sets and dicts of these; not "
+        f"{kind.__module__}.{kind.__qualname__}"
     )
 
 

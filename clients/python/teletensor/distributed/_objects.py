@@ -1,8 +1,8 @@
 """Python objects sent between ranks: encoded as text and arrays, without pickle, so that no rank can run
 code on another one.
 
-Supported are None, bool, numbers, str, bytes, NumPy arrays, tensors, dtypes, devices, sizes, and lists, tuples,
-sets and dicts of these. A received tensor is on the CPU of the receiver's session, without history.
+Supported are None, bool, numbers, str, bytes, NumPy arrays, tensors, dtypes, devices, sizes, and lists,
+tuples, sets and dicts of these. A received tensor is on the CPU of the receiver's session, without history.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _packed(make: Callable[[], Any]) -> tuple[Tensor, Exception | None]:
 
 
 def _unpacked(data: Tensor, rank: int) -> Any:
-    """The object of a message from this rank. Raises the error of the rank if it has not sent its object."""
+    """The object of a message from this rank. Raises the rank's error if it has not sent its object."""
     kind, content = from_message(data.numpy().tobytes())
     if kind != "object":
         raise _ERRORS[kind](f"rank {rank}: {content}")

@@ -679,7 +679,8 @@ def _stays(tensor: Tensor, changed: Tensor) -> None:
     """Raises RuntimeError for a tensor of another session, because a module stays in its session."""
     if changed._session is not tensor._session:
         raise RuntimeError(
-            "a module cannot move to another session: for a copy on another rank of a mesh use mesh[i].copy(module)"
+            "a module cannot move to another session: for a copy on another rank of a mesh use "
+            "mesh[i].copy(module)"
         )
 
 

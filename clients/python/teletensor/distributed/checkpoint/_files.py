@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 from ..._core import Tensor
 from ..._files import safetensors as _safetensors, serialize as _serialize
+from ..._files.objects import decoded, dtype_name, encoded
 from ..._files.replace import written
 from ..._files.serialize import reading
 from ..._tensors.placed import InDaemon
 from ...autograd import no_grad
 from ...optim import Optimizer
 from .. import all_gather_object, broadcast_object_list, is_initialized
-from ..._files.objects import decoded, dtype_name, encoded
 from .._group import found
 from ..fsdp._shards import ShardedParameter
 from ._optimizer_state import marked_state

@@ -9,6 +9,7 @@ from typing import Any
 
 from ... import _api as tt
 from ..._core import Tensor
+from ..._files.objects import dtype_name
 from ..._names import absent as _absent
 from ...autograd import no_grad
 from ...nn.module import Module
@@ -16,7 +17,6 @@ from ...nn.parallel import DistributedDataParallel
 from ...optim import Optimizer
 from .. import broadcast, broadcast_object_list
 from .._group import found
-from ..._files.objects import dtype_name
 from ..fsdp._shards import ShardedParameter, alias
 from ._optimizer_state import initialise
 
