@@ -22,6 +22,8 @@ namespace {
 constexpr std::chrono::milliseconds kShortestWait{50};
 // Maximum time between two checks for sessions whose snapshot is due.
 constexpr std::chrono::milliseconds kLook{250};
+// Maximum time of a wait for sessions that use a storage, while others wait for the writer.
+constexpr std::chrono::seconds kLongestWait{1};
 // Periodic snapshots of a session are at least this many times as far apart as one takes to write.
 constexpr int kMaxOften = 10;
 constexpr int kSqueezes = 8;  // Maximum number of attempts with less data when the disk is full.
@@ -378,17 +380,20 @@ void Recovery::work() {
     const Clock::time_point began = Clock::now();
     auto facts = core::with_memory("a snapshot", [&] { return write(*job); });
     const auto done = job->done;
+    const bool last = last_chance(*job);
     {
       MutexLock lock(mutex_);
       if (!queue_.order) queue_.turns.end(job->lease->client.user, seconds_since(began));
-    }
-    if (job->full) {
-      MutexLock lock(mutex_);
-      if (queue_.order) queue_.order->refund(job->lease->client.user, job->bytes);
-    } else if (last_chance(*job) && !job->squeezed &&
-               facts.status().code() == Code::kResourceExhausted) {
-      MutexLock lock(mutex_);
-      queue_.starved.push_back(std::move(*job));
+      if (!queue_.order && std::exchange(job->gives_way, false)) {
+        queue_.add(std::move(*job));
+        writing_ = false;
+        continue;
+      }
+      if (job->full) {
+        if (queue_.order) queue_.order->refund(job->lease->client.user, job->bytes);
+      } else if (last && !job->squeezed && facts.status().code() == Code::kResourceExhausted) {
+        queue_.starved.push_back(std::move(*job));
+      }
     }
     job.reset();  // Releases the image, so that the session can use the memory again.
     done(std::move(facts));
@@ -444,15 +449,20 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
     return no_room;
   };
   SessionStore::Terms terms{check, spares};
-  // During a shutdown the wait for one storage leaves time for others.
-  terms.wait_until = [&] {
+  // A wait leaves time for other storages in a shutdown, and gives way to sessions that wait.
+  terms.may_wait = [&](Clock::time_point since) {
     const Clock::time_point now = Clock::now(), cut = cut_.load();
-    return cut == Clock::time_point::max() ? cut : now + (cut - now) / 4;
+    if (cut != Clock::time_point::max()) return now < since + (cut - since) / 4;
+    if (now < since + kLongestWait) return true;
+    MutexLock lock(mutex_);
+    job.gives_way = !queue_.jobs.empty();
+    return !job.gives_way;
   };
   terms.fits = fits;
   Status written = write_files(job, file, terms, lost);
   if (!no_room.ok()) written = no_room;  // The reason without the name of the file.
   facts.seconds = seconds_since(began);
+  if (job.gives_way) return written;  // It is written again later.
   if (written.ok()) {
     job.lease->saved().set_failure("");
   } else if (written.code() != Code::kCancelled) {

@@ -115,6 +115,8 @@ class Recovery {
     bool squeezed = false;
     // Whether the files of the session's user have no room for it (StateUse).
     bool full = false;
+    // Whether its writing ended because other sessions wait; it is then written later.
+    bool gives_way = false;
   };
   // The sessions to write.
   struct Queue {

@@ -111,12 +111,12 @@ Status SharedTensorStore::write_file(const std::string& file, Writing& writing, 
     return {};
   };
   while (!complete && !changed) {
-    const auto until = writing.terms.wait_until();
+    const auto since = SessionStore::Terms::Time::clock::now();
     const auto check = [&]() -> Status {
       TT_RETURN_IF_ERROR(writing.terms.check());
-      if (SessionStore::Terms::Time::clock::now() < until) return {};
+      if (writing.terms.may_wait(since)) return {};
       return Status(core::Code::kDeadlineExceeded,
-                    "sessions used it until there was no time left to write it");
+                    "sessions use it, and there is no time left to wait for them");
     };
     TT_RETURN_IF_ERROR(engine_.hold(storage, check, copy_on));
   }

@@ -58,9 +58,9 @@ class SessionStore {
     using Time = std::chrono::steady_clock::time_point;
     Check check;
     Spares spares;
-    // Returns the time until which the writing may wait, from now on, for sessions that use a
-    // storage. Later it fails with DEADLINE_EXCEEDED.
-    std::function<Time()> wait_until = [] { return Time::max(); };
+    // Called several times a second while the writing waits, since the given time, for sessions
+    // that use a storage. If it returns false, the wait ends with DEADLINE_EXCEEDED.
+    std::function<bool(Time)> may_wait = [](Time) { return true; };
     // Maximum size of the file in bytes. Storages that do not fit are dropped.
     std::uint64_t room = kEndless;
     // Called with the size that the file has so far. An error cancels the writing.

@@ -1,5 +1,7 @@
 """freeze, optimize_for_inference, trace_module and the other names of torch.jit for deployed modules."""
 
+import copy
+
 import pytest
 
 
@@ -163,3 +165,16 @@ def test_captured_functions_save_themselves(tt, net, tmp_path):
         tt.jit.script(net).save(tmp_path / "never.st")
     net.save = lambda path: f"mine: {path}"  # the module's own method has priority
     assert traced.save("here") == "mine: here"
+
+
+@pytest.mark.parametrize("how", ["compile", "script"])
+def test_copies_of_captured_modules(tt, net, how):
+    """A copy has parameters of its own, and is captured at its next call."""
+    captured = tt.compile(net) if how == "compile" else tt.jit.script(net)
+    x = tt.ones(2, 3)
+    first = captured(x)
+    other = copy.deepcopy(captured)
+    assert type(other) is type(captured) and other(x).tolist() == first.tolist()
+    with tt.no_grad():
+        next(iter(other.parameters())).add_(1.0)
+    assert other(x).tolist() != first.tolist() and captured(x).tolist() == first.tolist()

@@ -173,6 +173,15 @@ def test_groups_of_a_mesh_of_two_dimensions(daemons):
         assert repr(mesh).startswith("<mesh (dp=2, tp=3)")
 
 
+def test_arithmetic_of_an_object_on_each_rank(mesh):
+    """In the code of a rank an operator uses the rank's own object; elsewhere it says how to name one."""
+    w = mesh.shard(np.arange(8.0))
+    found = mesh.run(lambda: ((tt.ones(2) + w) * 2 - w / 2 + -w).sum().item())
+    assert list(found) == [float(sum(2 * (1 + v) - v / 2 - v for v in (2 * r, 2 * r + 1))) for r in range(4)]
+    with pytest.raises(RuntimeError, match="this is the code of none"):
+        tt.ones(2) @ w
+
+
 def test_bad_arguments(daemons, mesh):
     for addresses, more in (("a", {}), ([], {}), (["a", "b"], {"names": ("x", "y")}), (["a", "b"], {"shape": (3,)}),
                             (["a", "b"], {"names": ("x", "x"), "shape": (1, 2)})):
@@ -182,6 +191,10 @@ def test_bad_arguments(daemons, mesh):
         dist.connect_mesh([f"{daemons[0].unix}/cuda:0"])
     with pytest.raises(ValueError, match="do not split equally"):
         mesh.shard(np.zeros(7))
+    with pytest.raises(TypeError, match="shard: expects a tensor or array with a dimension to divide, not float"):
+        mesh.shard(3.0)
+    with pytest.raises(TypeError, match="a dimension to divide"):
+        mesh.shard(tt.tensor(3.0))
     with pytest.raises(RuntimeError, match="on each of 4 ranks.* code of none"):
         mesh.replicate(tt.nn.Linear(1, 1)).parameters()
     with pytest.raises(ValueError, match="rank 2 of a mesh of 4, not rank 0 of 2"):

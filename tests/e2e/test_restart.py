@@ -219,7 +219,7 @@ def test_a_kernel_on_a_published_tensor_does_not_take_the_time_of_a_shutdown(sta
             for _ in range(3):
                 views[0].mul_(2.0)
         daemon.drain()
-        assert "sessions used it until there was no time left to write it" in daemon.log
+        assert "sessions use it, and there is no time left to wait for them" in daemon.log
         daemon.restart()
         assert reader.kept()["own"].tolist() == [7.0] * 3  # the work of the other two had not ended
         del factors

@@ -95,3 +95,36 @@ def test_a_snapshot_takes_no_lane(start_daemon, tt, tmp_path):
         disk.good()
         assert writing.result()["bytes"] >= 32 << 20
         del held
+
+
+def test_a_snapshot_that_waits_for_a_kernel_gives_way(start_daemon, tt, new_token):
+    """One session factorizes a published tensor, another one waits to write it, and the snapshot of a third one,
+    which uses the tensor, waits for both of them. The snapshots of another user are written meanwhile."""
+    daemon = start_daemon(*KEEPS, "--lanes", "3")
+    alice, mallory = new_token(daemon, "alice"), new_token(daemon, "mallory")
+    n = 4000
+    with ExitStack() as stack, ThreadPoolExecutor() as pool:
+        busy, writer, waiter = (stack.enter_context(tt.connect(daemon.unix, token=mallory, name=name))
+                                for name in ("busy", "writer", "waiter"))
+        s = stack.enter_context(tt.connect(daemon.unix, token=alice, name="alice"))
+        with busy.as_current():
+            w = tt.rand(n, n)
+            tt.publish("w", w, writable=True)
+            busy.synchronize()
+        views = []
+        for session in (writer, waiter):
+            with session.as_current():
+                views.append(tt.published("w"))
+                session.synchronize()
+        with busy.as_current():
+            factors = tt.compile(tt.linalg.svd)(w)
+        wait_until(lambda: busy.status()["memory"][0]["used"] > 7 * n * n * 4, what="a lane is inside LAPACK")
+        with writer.as_current():
+            views[0].mul_(2.0)
+        waiting = pool.submit(waiter.snapshot)
+        for _ in range(2):
+            s.snapshot()
+        assert not waiting.done(), waiting
+        assert waiting.result()["bytes"] >= n * n * 4
+        assert "snapshot_failed" not in daemon.log
+        del factors

@@ -144,3 +144,11 @@ def test_large_norms_of_matrix_exp(tt):
 def test_many_small_matrices_run_in_parts(tt):
     x = np.random.default_rng(0).standard_normal((3000, 8, 8))
     assert np.allclose((tt.linalg.inv(tt.tensor(x)) @ tt.tensor(x)).numpy(), np.eye(8), atol=1e-8)
+
+
+def test_the_power_zero_has_a_gradient(tt):
+    x = tt.tensor(np.full((2, 2, 2), np.nan), requires_grad=True)
+    power = tt.linalg.matrix_power(x, 0)
+    assert np.array_equal(power.detach().numpy(), [np.eye(2)] * 2)
+    power.sum().backward()
+    assert np.array_equal(x.grad.numpy(), np.zeros((2, 2, 2)))

@@ -161,6 +161,10 @@ class Compiled(OfModule):
         self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
         self.reset()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles wrap a copy of the function or module, and capture at their next call."""
+        return type(self), (self._function, self.name, self._traced)
+
     def reset(self) -> None:
         """Discards the captured programs: the next call captures again."""
         self._cache: OrderedDict[Any, list[Entry]] = OrderedDict()

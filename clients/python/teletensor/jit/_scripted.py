@@ -59,6 +59,10 @@ class Scripted(OfModule):
         self._latest: Entry | None = None
         self._signature: inspect.Signature | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles wrap a copy of the function or module."""
+        return type(self), (self._function,)
+
     def __repr__(self) -> str:
         return f"<teletensor.jit.Scripted {self.name!r}>"
 

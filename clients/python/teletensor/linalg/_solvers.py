@@ -161,7 +161,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
         if n:
             A = A @ A
     if result is None:
-        return identity(A._shape[-1], A).expand(A._shape).clone()
+        return A.clone().copy_(identity(A._shape[-1], A))  # with a gradient of zeros, as in PyTorch
     return result
 
 

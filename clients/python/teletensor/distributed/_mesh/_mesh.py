@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 from ... import _core
-from ..._core import Tensor
+from ..._core import Tensor, described
 from ..._sessions.errors import RankLostError, SessionLostError, TeletensorError
 from ..._sessions.session import Session, connect
 from ..._tensors.convert import tensor
@@ -244,6 +244,11 @@ class Mesh:
         self._check()
         if isinstance(value, (tuple, list)):
             return tuple(self.shard(each, dim) for each in value)
+        if not len(getattr(value, "shape", ())):
+            raise TypeError(
+                f"shard: expects a tensor or array with a dimension to divide, not {described(value)}; "
+                "replicate() gives each rank the whole value"
+            )
         size = value.shape[dim]
         if size % len(self):
             raise ValueError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._rank import current_rank
@@ -17,9 +18,10 @@ class PerRank(Sequence[Any]):
     """One object for each rank of a mesh: `values[i]` is that of rank i, and `len` and iteration are over
     the ranks.
 
-    In the code of a rank (mesh.run, mesh.spawn, mesh.compile) its attributes and calls are those of the
-    rank's own object, `here`. If it is an argument of mesh.run, spawn or compile, each rank gets its own
-    object. RuntimeError for `here`, attributes and calls outside of a rank's code."""
+    In the code of a rank (mesh.run, mesh.spawn, mesh.compile) its attributes, calls and arithmetic are
+    those of the rank's own object, `here`. If it is an argument of mesh.run, spawn or compile, each rank
+    gets its own object. RuntimeError for `here`, attributes, calls and arithmetic outside of a rank's
+    code."""
 
     def __init__(self, mesh: Mesh, values: Iterable[Any]) -> None:
         self._mesh, self._values = mesh, tuple(values)
@@ -56,6 +58,21 @@ class PerRank(Sequence[Any]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.here(*args, **kwargs)
+
+    def __neg__(self) -> Any:
+        return -self.here
+
+
+def _arithmetic(operation: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The methods for an operator with a PerRank on its left and on its right."""
+    return (lambda self, other: operation(self.here, other),
+            lambda self, other: operation(other, self.here))
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"):
+    _left, _right = _arithmetic(getattr(operator, _name))
+    setattr(PerRank, f"__{_name}__", _left)
+    setattr(PerRank, f"__r{_name}__", _right)
 
 
 def of_rank(value: Any, index: int) -> Any:
