@@ -53,9 +53,6 @@ FILE_OPTIONS = {
     "serialization_format", "single_file_per_rank", "sync_files", "thread_count"}  # fmt: skip
 # Parameters that PyTorch has and a function of teletensor does not have.
 PARAMETERS = {
-    "distributed.all_gather_object": {"weights_only"}, "distributed.broadcast_object_list": {"weights_only"},
-    "distributed.gather_object": {"weights_only"}, "distributed.recv_object_list": {"weights_only"},
-    "distributed.scatter_object_list": {"weights_only"}, "distributed.send_object_list": {"weights_only"},
     "distributed.init_process_group": {"_ranks", "enable_reconfigure"},
     "distributed.checkpoint.CheckpointException": {"failures", "msg"},
     "distributed.checkpoint.load": {"no_dist", "planner"},

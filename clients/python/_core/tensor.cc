@@ -68,7 +68,8 @@ bool one_session(PySession& session, std::span<const Var> arguments) {
     if (!argument.is_tensor() || argument.builder() == &session) continue;
     PyErr_SetString(PyExc_RuntimeError,
                     "operands belong to two sessions; copy one into the other "
-                    "session: with session.as_current(): y = teletensor.tensor(x.numpy())");
+                    "session: with session.as_current(): y = teletensor.tensor(x.numpy()); "
+                    "between ranks of a mesh: y = x.to(mesh[rank])");
     return false;
   }
   return true;

@@ -228,7 +228,8 @@ class Work:
         return future
 
     def wait(self, timeout: Any = None) -> bool:
-        """Returns True at once: later lines see the result."""
+        """Returns True at once: later lines see the result. The timeout has no effect; that of the group
+        bounds the collective."""
         return True
 
     def is_completed(self) -> bool:

@@ -3,6 +3,7 @@ code on another one.
 
 Supported are None, bool, numbers, str, bytes, NumPy arrays, tensors, dtypes, devices, sizes, and lists,
 tuples, sets and dicts of these. A received tensor is on the CPU of the receiver's session, without history.
+PyTorch's argument weights_only has no effect.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def _all_objects(make: Callable[[], Any], group: ProcessGroup) -> list[Any]:
     return [_unpacked(rows[rank][:size], rank) for rank, size in enumerate(sizes)]
 
 
-def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
+def all_gather_object(
+    object_list: list[Any], obj: Any, group: Any = None, weights_only: bool = False
+) -> None:
     """Writes a copy of each rank's object into object_list. All ranks raise TypeError if an object of any
     rank cannot be sent."""
     if (own := member(group)) is None:
@@ -83,6 +86,7 @@ def gather_object(
     dst: int | None = None,
     group: Any = None,
     group_dst: int | None = None,
+    weights_only: bool = False,
 ) -> None:
     """Writes a copy of each rank's object into object_gather_list on rank dst."""
     if (own := member(group)) is None:
@@ -106,6 +110,7 @@ def broadcast_object_list(
     group: Any = None,
     device: Any = None,
     group_src: int | None = None,
+    weights_only: bool = False,
 ) -> None:
     """Writes copies of the objects of rank src into the lists of all ranks, which must have the same
     length."""
@@ -128,6 +133,7 @@ def scatter_object_list(
     src: int | None = None,
     group: Any = None,
     group_src: int | None = None,
+    weights_only: bool = False,
 ) -> None:
     """Writes the object of rank src's input list for this rank into the first element of the output
     list."""
@@ -151,6 +157,7 @@ def send_object_list(
     device: Any = None,
     group_dst: int | None = None,
     use_batch: bool = False,
+    weights_only: bool = False,
 ) -> None:
     """Sends the objects to rank dst, which calls recv_object_list with a list of the same length."""
     if member(group) is None:
@@ -169,6 +176,7 @@ def recv_object_list(
     device: Any = None,
     group_src: int | None = None,
     use_batch: bool = False,
+    weights_only: bool = False,
 ) -> int:
     """Receives the objects that rank src (or any rank, if it is not given) sends, and writes them into
     object_list. Returns the rank in the world that sent them. ValueError if the lists have different
