@@ -393,6 +393,7 @@ net = mesh.replicate(tt.nn.Linear(2, 2))
 mesh.keep("net", net)
 mesh.run(lambda: dist.all_reduce(tt.ones(2)))
 print(net[0].weight.tolist(), flush=True)
+mesh.synchronize()
 mesh.run(lambda: dist.all_reduce(tt.ones(2)) if dist.get_rank() != 1 else None)  # waits for ever
 os._exit(1)
 """, daemons[0].unix)
