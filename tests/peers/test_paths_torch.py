@@ -3,6 +3,7 @@ parameters and results."""
 
 import importlib
 import inspect
+import sys
 import warnings
 
 import numpy as np
@@ -291,6 +292,8 @@ def outcome(line, t, name):
 def test_lines(tt, torch, line, monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
+    # PyTorch's DataParallel takes the device of teletensor.torch if another test of this process has imported it.
+    monkeypatch.setattr(sys.modules["torch.nn.parallel.data_parallel"], "_get_available_device_type", lambda: None)
     assert outcome(line, tt, "teletensor") == outcome(line, torch, "torch")
 
 
