@@ -271,9 +271,10 @@ class Session : public autograd::Issuer, public ClientHooks {
   std::unique_ptr<autograd::Tracer> tracer_;
   ProgramTable programs_;
   std::uint64_t handles_ = 0;  // Number of ids in use, with those in releases_.
+  // The daemon's limits for these are checked before a command is issued.
   struct {
     std::set<std::string> kept;
-    std::set<std::uint64_t> groups;  // that the session has joined
+    std::set<std::uint64_t> groups;  // by the session's own numbers
   } names_;
   std::uint64_t trimmed_ = 0;
   // The last command that an interruption has cancelled. 0 if there is nothing to settle.

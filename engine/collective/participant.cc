@@ -11,8 +11,8 @@ namespace {
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 48;
 
 void shorten(Call& call, Failed& failed) {
-  call.site = shortened(std::move(call.site), kMaxNote);
-  failed.text = shortened(std::move(failed.text), kMaxReason);
+  call.site = program::shortened(std::move(call.site), kMaxNote);
+  failed.text = program::shortened(std::move(failed.text), kMaxReason);
 }
 
 }  // namespace

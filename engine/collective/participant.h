@@ -23,6 +23,7 @@
 #include "engine/collective/cut.h"
 #include "engine/collective/exchange/exchange.h"
 #include "engine/collective/exchange/point_to_point.h"
+#include "engine/program/text.h"
 
 namespace teletensor::collective {
 
@@ -73,7 +74,7 @@ class Participant {
   // Sets the text that errors on other ranks show for the present state of `rank`, such as "its
   // queue is empty".
   void describe_rank(Rank rank, std::string text) {
-    doing_[rank] = shortened(std::move(text), kMaxNote);
+    doing_[rank] = program::shortened(std::move(text), kMaxNote);
   }
   // Called when a deposit has waited for a long time: asks the other places for which ranks they
   // wait.

@@ -107,7 +107,7 @@ void Participant::deadline_passed_point_to_point(std::uint64_t token) {
 }
 
 std::string Participant::text_about(Rank rank, const std::string& text) const {
-  return "group \"" + name_ + "\": " + rank_text(rank) + " " + shortened(text, kMaxReason);
+  return "group \"" + name_ + "\": " + rank_text(rank) + " " + program::shortened(text, kMaxReason);
 }
 
 void Participant::lost(Rank rank, const std::string& text, Number last) {
@@ -168,7 +168,7 @@ bool Participant::over(const Message& message) const {
 
 void Participant::end(Number last, core::Code code, const std::string& text, Rank left,
                       std::optional<Place> teller) {
-  end(Ending{last, core::Status(code, shortened(text, kMaxText)), left}, teller);
+  end(Ending{last, core::Status(code, program::shortened(text, kMaxText)), left}, teller);
 }
 
 // Ends collectives after `last`; at once if it is 0. Places inform the places with which they

@@ -140,7 +140,7 @@ TEST(Participant, LongTextsOfItsOwnerAreShortened) {
   ASSERT_TRUE(pair[1].deposit(1, 1, Call()).ok());
   pair.settle();
   EXPECT_EQ(pair.completed.size(), 2u);
-  EXPECT_EQ(shortened("a\xc3\xa9", 2), "a");
+  EXPECT_EQ(program::shortened("a\xc3\xa9", 2), "a");
 }
 
 // Sends beyond the maximum number of offers wait for their turn.

@@ -20,13 +20,6 @@ void add_claim(std::vector<Claim>& claims, const Claim& claim) {
 
 }  // namespace
 
-std::string shortened(std::string text, std::size_t bytes) {
-  if (text.size() <= bytes) return text;
-  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) --bytes;
-  text.resize(bytes);
-  return text;
-}
-
 Vote merge(const Vote& a, const Vote& b) {
   Vote sum = a;
   if (b.lowest < a.lowest) {

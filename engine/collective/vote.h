@@ -19,8 +19,6 @@ inline constexpr std::size_t kMaxText = 64 << 10;
 inline constexpr std::size_t kMaxReason = 8
                                           << 10;  // maximum for an owner's text: why a rank failed
 inline constexpr std::size_t kMaxNote = 512;  // maximum for an owner's text: a line, a rank's state
-// Returns the text, shortened to at most `bytes` bytes of whole UTF-8 characters.
-std::string shortened(std::string text, std::size_t bytes);
 
 // A call, the lowest rank that makes it, and the number of ranks that make it.
 struct Claim {

@@ -99,12 +99,6 @@ void UnlockedSignal::on_unlocked() {
   changed_.notify_all();
 }
 
-void UnlockedSignal::wait() {
-  core::MutexLock lock(mu_);
-  while (!unlocked_) changed_.wait(mu_);
-  unlocked_ = false;
-}
-
 bool UnlockedSignal::wait_for(std::chrono::milliseconds most) {
   const auto until = std::chrono::steady_clock::now() + most;
   core::MutexLock lock(mu_);

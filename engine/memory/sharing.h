@@ -98,9 +98,8 @@ class LockRequest {
 class UnlockedSignal final : public LockRequest::Waiter {
  public:
   void on_unlocked() override;
-  // Waits for a call of on_unlocked() since the last wait.
-  void wait();
-  // Waits at most this long. Returns false if there was no such call.
+  // Waits at most this long for a call of on_unlocked() since the last wait. Returns false if there
+  // was none.
   bool wait_for(std::chrono::milliseconds most);
 
  private:

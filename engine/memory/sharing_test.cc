@@ -120,7 +120,7 @@ TEST(Sharing, ThreadsThatWaitForLocksOfEachOther) {
           if (t != 2) uses.push_back({{}, &second, t == 0});
           return request.try_lock(std::move(uses));
         };
-        while (!lock()) signal.wait();
+        while (!lock()) ASSERT_TRUE(signal.wait_for(std::chrono::minutes(10)));
         if (t % 2 == 0) ++values.first;
         if (t == 0) ++values.second;
         request.unlock();

@@ -57,4 +57,11 @@ std::string one_line(std::string_view text) { return shown(text, false); }
 
 std::string shown_lines(std::string_view text) { return shown(text, true); }
 
+std::string shortened(std::string text, std::size_t bytes) {
+  if (text.size() <= bytes) return text;
+  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) --bytes;
+  text.resize(bytes);
+  return text;
+}
+
 }  // namespace teletensor::program

@@ -25,4 +25,7 @@ std::string one_line(std::string_view text);
 // Like one_line(), but keeps the ends of lines.
 std::string shown_lines(std::string_view text);
 
+// Returns the first bytes of `text`, at most `bytes` of them and no part of a UTF-8 character.
+std::string shortened(std::string text, std::size_t bytes);
+
 }  // namespace teletensor::program

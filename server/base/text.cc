@@ -1,6 +1,5 @@
 #include "server/base/text.h"
 
-#include <algorithm>
 #include <cstdint>
 
 #include "engine/program/text.h"
@@ -19,18 +18,6 @@ std::string readable(std::string_view text, std::size_t most) {
     text.remove_prefix(step);
   }
   return out;
-}
-
-std::string shortened(std::string_view text, std::size_t most) {
-  std::size_t kept = 0;
-  while (kept < text.size()) {
-    std::uint32_t point = 0;
-    const std::size_t size =
-        std::max<std::size_t>(program::first_character(text.substr(kept), point), 1);
-    if (kept + size > most) break;
-    kept += size;
-  }
-  return std::string(text.substr(0, kept));
 }
 
 }  // namespace teletensor::server

@@ -11,8 +11,5 @@ namespace teletensor::server {
 // change how a log or a terminal displays it (control characters, quotes, backslashes, direction
 // marks) become "?".
 std::string readable(std::string_view text, std::size_t most);
-// Returns the first bytes of the text, at most `most` of them and no part of a character, for a
-// place that escapes what it shows.
-std::string shortened(std::string_view text, std::size_t most);
 
 }  // namespace teletensor::server

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/program/text.h"
+
 namespace teletensor::server {
 namespace {
 
@@ -31,10 +33,10 @@ TEST(Text, CutBetweenCharacters) {
   EXPECT_EQ(readable("aää", 4), "aä");
   EXPECT_EQ(readable("aää", 5), "aää");
   EXPECT_EQ(readable("", 5), "");
-  EXPECT_EQ(shortened("say \"ää\"", 6), "say \"");
-  EXPECT_EQ(shortened("say \"ää\"", 7), "say \"ä");
-  EXPECT_EQ(shortened("a\xff\xc3", 2), "a\xff");
-  EXPECT_EQ(shortened("", 5), "");
+  EXPECT_EQ(program::shortened("say \"ää\"", 6), "say \"");
+  EXPECT_EQ(program::shortened("say \"ää\"", 7), "say \"ä");
+  EXPECT_EQ(program::shortened("a\xff\xc3", 2), "a\xff");
+  EXPECT_EQ(program::shortened("", 5), "");
 }
 
 }  // namespace

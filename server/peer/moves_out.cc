@@ -4,9 +4,9 @@
 #include <ctime>
 #include <utility>
 
+#include "engine/program/text.h"
 #include "server/base/log.h"
 #include "server/base/secrets.h"
-#include "server/base/text.h"
 #include "server/peer/moves.h"
 
 namespace teletensor::server {
@@ -307,7 +307,7 @@ void Moves::give_up(std::string id, const Status& why, bool tell_peer) {
                                  {"session", leaving.lease->client.name},
                                  {"id", leaving.lease->client.id},
                                  {"peer", leaving.peer},
-                                 {"reason", shortened(why.message(), kPeerReason)}});
+                                 {"reason", program::shortened(why.message(), kPeerReason)}});
   leaving.done(why);
 }
 

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "engine/core/with_memory.h"
+#include "engine/program/text.h"
 #include "server/base/log.h"
 #include "server/base/secrets.h"
-#include "server/base/text.h"
 
 namespace teletensor::server {
 
@@ -114,7 +114,7 @@ std::string Peer::why_disconnected() {
   MutexLock lock(mutex_);
   if (standing_) return "";
   if (!dials()) return "it has not connected to this daemon";
-  return last_why_.empty() ? "not connected yet" : shortened(last_why_, kPeerReason);
+  return last_why_.empty() ? "not connected yet" : program::shortened(last_why_, kPeerReason);
 }
 
 void Peer::send(PeerParcel parcel) {
@@ -284,9 +284,11 @@ void Peer::closed(const PeerStream::Ref& stream, const std::string& why) {
     told = stopped_ || (!stood && std::exchange(last_why_, why) == why);
   }
   if (!told && stood) {
-    log_warn("peer_disconnected", {{"peer", name_}, {"reason", shortened(why, kPeerReason)}});
+    log_warn("peer_disconnected",
+             {{"peer", name_}, {"reason", program::shortened(why, kPeerReason)}});
   } else if (!told) {
-    log_warn("peer_unreachable", {{"peer", name_}, {"reason", shortened(why, kPeerReason)}});
+    log_warn("peer_unreachable",
+             {{"peer", name_}, {"reason", program::shortened(why, kPeerReason)}});
   }
   home_.look_again();
 }
@@ -305,7 +307,7 @@ void Peer::lose(const std::string& why) {
     missed_.reset();
   }
   if (stream) stream->end(Status(Code::kAborted, why));
-  log_warn("peer_lost", {{"peer", name_}, {"reason", shortened(why, kPeerReason)}});
+  log_warn("peer_lost", {{"peer", name_}, {"reason", program::shortened(why, kPeerReason)}});
   home_.receiver->lost(name_, why);
   if (home_.moves != nullptr) home_.moves->lost(name_, why);
   home_.look_again();

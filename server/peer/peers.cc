@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "engine/core/threads.h"
+#include "engine/program/text.h"
 #include "server/access/grpc_server.h"
 #include "server/base/log.h"
 #include "server/base/os/listen.h"
 #include "server/base/os/spare_threads.h"
-#include "server/base/text.h"
 #include "teletensor/v1/peer.grpc.pb.h"
 
 namespace teletensor::server {
@@ -240,7 +240,7 @@ void Peers::refused(const std::string& why) {
     count = ++refused_;
   }
   if (count > kRefusedLogged && count % kRefusedLogged != 0) return;
-  log_warn("peer_refused", {{"count", count}, {"reason", shortened(why, kPeerReason)}});
+  log_warn("peer_refused", {{"count", count}, {"reason", program::shortened(why, kPeerReason)}});
 }
 
 Clock::time_point Peers::end_late_strangers(Clock::time_point now) {

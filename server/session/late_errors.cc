@@ -3,17 +3,15 @@
 #include <string>
 #include <utility>
 
+#include "engine/program/text.h"
+
 namespace teletensor::server {
 
 using core::Status;
 
 Status LateErrors::shortened(Status status) {
-  const std::string& text = status.message();
-  if (text.size() <= kMaxText) return status;
-  std::size_t end = kMaxText;
-  // A cut between the bytes of one character would not be valid UTF-8.
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return Status(status.code(), text.substr(0, end) + "...");
+  if (status.message().size() <= kMaxText) return status;
+  return Status(status.code(), program::shortened(status.message(), kMaxText) + "...");
 }
 
 void LateErrors::add(wire::ErrorEvent error) {

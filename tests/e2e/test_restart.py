@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from support.busy import occupy
+from support.busy import factorize_published, occupy
 from support.clients import client, read_line, wait_line
 from support.daemon import HANG, wait_until
 from support.http import ask
@@ -196,25 +196,12 @@ def test_a_kernel_on_a_published_tensor_does_not_take_the_time_of_a_shutdown(sta
     """One session factorizes the published tensor, another one waits to write it. The writer of the files waits
     for them only for a part of the time, so that the other sessions are whole."""
     daemon = start_daemon(*FLAGS[:4], "--drain", "8", "--lanes", "3")
-    n = 5000
     with contextlib.ExitStack() as sessions:
         busy, writer, reader = (sessions.enter_context(tt.connect(daemon.unix, name=name))
                                 for name in ("busy", "writer", "reader"))
-        with busy.as_current():
-            w = tt.rand(n, n)
-            tt.publish("w", w, writable=True)
-            busy.synchronize()
-        views = []
-        for session in (writer, reader):
-            with session.as_current():
-                views.append(tt.published("w"))
-                session.keep("own", tt.full((3,), 7.0))
-                session.synchronize()
-        with busy.as_current():
-            factors = tt.compile(tt.linalg.svd)(w)
-        with Raw(daemon.unix) as raw:
-            wait_until(lambda: next(s.memory[0].used for s in raw.sessions() if s.name == "busy") > 7 * n * n * 4,
-                       what="a lane is inside LAPACK")
+        with reader.as_current():
+            reader.keep("own", tt.full((3,), 7.0))
+        views, held = factorize_published(tt, busy, (writer, reader), 5000)
         with writer.as_current():
             for _ in range(3):
                 views[0].mul_(2.0)
@@ -222,7 +209,7 @@ def test_a_kernel_on_a_published_tensor_does_not_take_the_time_of_a_shutdown(sta
         assert "sessions use it, and there is no time left to wait for them" in daemon.log
         daemon.restart()
         assert reader.kept()["own"].tolist() == [7.0] * 3  # the work of the other two had not ended
-        del factors
+        del held
 
 
 def test_an_http_peer_that_trickles_does_not_delay_the_end(start_daemon, tt):

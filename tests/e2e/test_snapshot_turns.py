@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 
 import pytest
+from support.busy import factorize_published
 from support.daemon import wait_until
 from support.faults import Disk
 
@@ -107,18 +108,7 @@ def test_a_snapshot_that_waits_for_a_kernel_gives_way(start_daemon, tt, new_toke
         busy, writer, waiter = (stack.enter_context(tt.connect(daemon.unix, token=mallory, name=name))
                                 for name in ("busy", "writer", "waiter"))
         s = stack.enter_context(tt.connect(daemon.unix, token=alice, name="alice"))
-        with busy.as_current():
-            w = tt.rand(n, n)
-            tt.publish("w", w, writable=True)
-            busy.synchronize()
-        views = []
-        for session in (writer, waiter):
-            with session.as_current():
-                views.append(tt.published("w"))
-                session.synchronize()
-        with busy.as_current():
-            factors = tt.compile(tt.linalg.svd)(w)
-        wait_until(lambda: busy.status()["memory"][0]["used"] > 7 * n * n * 4, what="a lane is inside LAPACK")
+        views, held = factorize_published(tt, busy, (writer, waiter), n)
         with writer.as_current():
             views[0].mul_(2.0)
         waiting = pool.submit(waiter.snapshot)
@@ -127,4 +117,4 @@ def test_a_snapshot_that_waits_for_a_kernel_gives_way(start_daemon, tt, new_toke
         assert not waiting.done(), waiting
         assert waiting.result()["bytes"] >= n * n * 4
         assert "snapshot_failed" not in daemon.log
-        del factors
+        del held

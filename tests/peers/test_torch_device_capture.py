@@ -218,19 +218,24 @@ def test_modes_numbers_and_tensors_that_change_between_calls(tt_device):
     assert_equal(states(model, own), states(other, others))
 
 
+def check_schedule(tt_device, optimizer, schedule):
+    """A schedule that steps between the calls changes the rate of one captured program as it changes eager steps."""
+    (model, own), (other, others) = pair(optimizer)
+    step, captured = trainer(model, own), tt_device.capture(trainer(other, others))
+    schedules = [schedule(each) for each in (own, others)]
+    for x, y in batches(8):
+        step(x.to("tt"), y.to("tt")), captured(x, y)
+        for each in schedules:
+            each.step()
+    assert captured.programs == 1
+    assert_equal(states(model, own), states(other, others))
+
+
 def test_a_learning_rate_in_a_tensor_may_change_in_each_step(tt_device):
     def optimizer(parameters):
         return torch.optim.AdamW(parameters, lr=torch.tensor(1e-2, device="tt"), capturable=True)
 
-    (model, own), (other, others) = pair(optimizer)
-    step, captured = trainer(model, own), tt_device.capture(trainer(other, others))
-    schedules = [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in (own, others)]
-    for x, y in batches(8):
-        step(x.to("tt"), y.to("tt")), captured(x, y)
-        for schedule in schedules:
-            schedule.step()
-    assert captured.programs == 1
-    assert_equal(states(model, own), states(other, others))
+    check_schedule(tt_device, optimizer, lambda own: torch.optim.lr_scheduler.ExponentialLR(own, 0.9))
 
 
 def refusal(tt_device, step, *arguments):
@@ -298,15 +303,7 @@ def test_the_advice_for_a_rate_that_changes_works(tt_device):
     def optimizer(parameters):
         return torch.optim.SGD(parameters, lr=torch.tensor(0.1, device="tt"), fused=True, momentum=0.9)
 
-    (model, own), (other, others) = pair(optimizer)
-    step, captured = trainer(model, own), tt_device.capture(trainer(other, others))
-    schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(each, 20) for each in (own, others)]
-    for x, y in batches(8):
-        step(x.to("tt"), y.to("tt")), captured(x, y)
-        for schedule in schedules:
-            schedule.step()
-    assert captured.programs == 1
-    assert_equal(states(model, own), states(other, others))
+    check_schedule(tt_device, optimizer, lambda own: torch.optim.lr_scheduler.CosineAnnealingLR(own, 20))
 
 
 def test_operators_without_a_row_are_refused(tt_device):

@@ -3,6 +3,8 @@ speed."""
 
 import contextlib
 
+from support.daemon import wait_until
+
 
 def endless(x):
     while x.sum() > 0:
@@ -42,3 +44,23 @@ def held(tt, session):
                 tt.publish(name, None)
                 opener.synchronize()
             del running
+
+
+def factorize_published(tt, busy, others, n):
+    """Publishes a matrix of n x n numbers as "w" in the session `busy` and factorizes it there, which holds a
+    lane and the tensor for seconds and cannot be interrupted. Returns when the kernel runs: the tensor "w" of
+    each of the other sessions, and what must be kept until the end of the test."""
+    with busy.as_current():
+        w = tt.rand(n, n)
+        tt.publish("w", w, writable=True)
+        busy.synchronize()
+    views = []
+    for session in others:
+        with session.as_current():
+            views.append(tt.published("w"))
+            session.synchronize()
+    with busy.as_current():
+        factors = tt.compile(tt.linalg.svd)(w)  # a captured function does not wait for its factorization
+    # The memory of the results and of LAPACK's workspace is in use.
+    wait_until(lambda: busy.status()["memory"][0]["used"] > 7 * n * n * 4, what="a lane is inside LAPACK")
+    return views, (w, factors)

@@ -384,9 +384,6 @@ void bind_session(nb::module_& m) {
           [](PySession& s, const std::string& name, nb::handle object) {
             PyTensor* t = object.is_none() ? nullptr : tensor_of(object.ptr());
             if (PyErr_Occurred()) throw nb::python_error();
-            if (t != nullptr && t->session != &s) {
-              raise_if(core::invalid("keep: the tensor belongs to another session"));
-            }
             raise_if(s.keep(name, t ? t->handle.get() : nullptr));
           },
           nb::arg("name"), nb::arg("tensor").none())
@@ -396,9 +393,6 @@ void bind_session(nb::module_& m) {
              const std::string& users) {
             PyTensor* t = object.is_none() ? nullptr : tensor_of(object.ptr());
             if (PyErr_Occurred()) throw nb::python_error();
-            if (t != nullptr && t->session != &s) {
-              raise_if(core::invalid("publish: the tensor belongs to another session"));
-            }
             raise_if(s.publish(name, t ? t->handle.get() : nullptr, writable, users));
           },
           nb::arg("name"), nb::arg("tensor").none(), nb::arg("writable"), nb::arg("users"))

@@ -56,7 +56,7 @@ class TaskState {
   void leave();
   // Moves the published chunks to the end of the backlog. Returns false if there are none.
   bool take(Backlog& backlog);
-  // What the task does next.
+  // Tells what must be done after a run of the task.
   struct Next {
     bool more = false;   // it runs again
     bool go_on = false;  // the frame consumer that has waited must be told

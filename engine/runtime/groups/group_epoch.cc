@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/program/text.h"
+
 namespace teletensor::runtime {
 
 using collective::Action;
@@ -157,7 +159,7 @@ void GroupEpoch::abandon(const std::string& why) {
 
 void GroupEpoch::end_forming(const std::string& why, Waiters& met) {
   if (abandoned_) return;
-  abandoned_ = collective::shortened(why, collective::kMaxNote);
+  abandoned_ = program::shortened(why, collective::kMaxNote);
   end_all(abandonment(), met);
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/core/threads.h"
+#include "engine/program/text.h"
 #include "engine/runtime/groups/group_epoch.h"
 
 namespace teletensor::runtime {
@@ -217,7 +218,7 @@ void Groups::enter(const EpochRef& epoch, const Join& join) {
   registration.rank = join.rank;
   registration.ranks = join.ranks;
   registration.ticket = ++tickets_;
-  registration.text = collective::shortened(join.who, collective::kMaxNote);
+  registration.text = program::shortened(join.who, collective::kMaxNote);
   locals_[registration.ticket] = {epoch, registration};
   tell_all(registration);
   form({join.user, join.name});

@@ -61,7 +61,7 @@ Policy policy_of(std::string_view module) {
   const auto in_any = [&](std::initializer_list<std::string_view> parts) {
     return std::any_of(parts.begin(), parts.end(), in);
   };
-  if (in("torch.optim.lr_scheduler")) return Policy::kPackage;  // Its numbers tell of calls.
+  if (in("torch.optim.lr_scheduler")) return Policy::kPackage;  // It counts its calls.
   if (in_any({"teletensor.jit", "teletensor._script", "teletensor.torch", "torch"})) {
     return Policy::kSkipped;
   }

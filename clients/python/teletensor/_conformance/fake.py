@@ -207,7 +207,7 @@ class FakeDaemon(grpc.GenericRpcHandler):  # type: ignore[misc]
                 "ops": [{key: op[key] for key in keys} for op in ops], "max_sessions": 64}
 
     def hello(self, request: Values) -> Values | Ending:
-        """Opens a session. Of the fields only those that the transcript has are compared.
+        """Opens a session. Only the fields that the transcript has are compared.
 
         The lease and the first attach counter are the client's own choice.
         """

@@ -32,28 +32,29 @@ def encoded(obj: Any, pieces: list[bytes] | None = None) -> Any:
     """The object as JSON: itself, or a list of the name of its type and its parts. Binary parts are
     appended to `pieces`, if given. TypeError for an object of another type."""
     kind = type(obj)
+    name = kind.__name__
     if kind in _SCALARS:
         return obj
     if pieces is not None and kind is list and all(type(part) in _SCALARS for part in obj):
         return ["scalars", obj]
-    if kind.__name__ in _SEQUENCES and kind is _SEQUENCES[kind.__name__]:
-        return [kind.__name__, *(encoded(part, pieces) for part in obj)]
-    if kind.__name__ in _MAPPINGS and kind is _MAPPINGS[kind.__name__]:
+    if _SEQUENCES.get(name) is kind:
+        return [name, *(encoded(part, pieces) for part in obj)]
+    if _MAPPINGS.get(name) is kind:
         pairs = ([encoded(key, pieces), encoded(value, pieces)] for key, value in obj.items())
-        return [kind.__name__, *pairs]
+        return [name, *pairs]
     if kind is complex:
         return ["complex", obj.real, obj.imag]
     if kind in (bytes, bytearray):
-        return [kind.__name__, _piece(bytes(obj), pieces)]
+        return [name, _piece(bytes(obj), pieces)]
     if isinstance(obj, Tensor):
         wide = obj.detach().cpu()
-        name = dtype_name(obj.dtype)
-        if name == "bfloat16":  # NumPy does not have it
+        elements = dtype_name(obj.dtype)
+        if elements == "bfloat16":  # NumPy does not have it
             wide = wide.float()
-        return ["tensor", name, *_array_parts(wide.numpy(), pieces), obj.requires_grad]
+        return ["tensor", elements, *_array_parts(wide.numpy(), pieces), obj.requires_grad]
     if isinstance(obj, (np.ndarray, np.generic)) and not obj.dtype.hasobject:
-        name = "array" if isinstance(obj, np.ndarray) else "number"
-        return [name, *_array_parts(np.asarray(obj), pieces)]
+        form = "array" if isinstance(obj, np.ndarray) else "number"
+        return [form, *_array_parts(np.asarray(obj), pieces)]
     if kind is Size:
         return ["Size", *obj]
     if kind is dtype:

@@ -1,4 +1,4 @@
-"""What a captured step depends on beside its arguments, and whether it is unchanged."""
+"""Checks that what a captured step depends on, beside its arguments, is unchanged."""
 
 from __future__ import annotations
 
