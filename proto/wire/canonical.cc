@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/wire/fields.h"
+#include "proto/wire/command_fields.h"
 #include "proto/wire/varint.h"
 
 namespace teletensor::wire {
@@ -13,63 +13,65 @@ namespace {
 
 using Kind = FieldRule::Kind;
 
-constexpr FieldRule number(std::uint32_t field) { return {field, Kind::kNumber, {}}; }
-constexpr FieldRule bytes(std::uint32_t field) { return {field, Kind::kBytes, {}}; }
-constexpr FieldRule numbers(std::uint32_t field) { return {field, Kind::kNumbers, {}}; }
-constexpr FieldRule reals(std::uint32_t field) { return {field, Kind::kReals, {}}; }
-constexpr FieldRule kind(std::uint32_t field, std::span<const FieldRule> fields) {
-  return {field, Kind::kOneof, fields};
+// Collects the rules of the fields of one message: a visitor of CommandFields.
+struct Rules {
+  std::vector<FieldRule> list;
+
+  void add(std::uint32_t field, Kind kind) { list.push_back({field, kind, {}}); }
+  void number(std::uint32_t field, std::uint64_t) { add(field, Kind::kNumber); }
+  void number32(std::uint32_t field, std::uint32_t) { add(field, Kind::kNumber); }
+  void made(std::uint32_t field, std::uint32_t) { add(field, Kind::kNumber); }
+  void integer(std::uint32_t field, std::int64_t) { add(field, Kind::kNumber); }
+  void flag(std::uint32_t field, bool) { add(field, Kind::kNumber); }
+  void what(std::uint32_t field, program::SetFlag::What) { add(field, Kind::kNumber); }
+  void handle(std::uint32_t field, program::HandleId) { add(field, Kind::kNumber); }
+  void handles(std::uint32_t field, const std::vector<program::HandleId>&) {
+    add(field, Kind::kNumbers);
+  }
+  void indices(std::uint32_t field, const std::vector<std::uint32_t>&) {
+    add(field, Kind::kNumbers);
+  }
+  void text(std::uint32_t field, const std::string&) { add(field, Kind::kBytes); }
+  void bytes(std::uint32_t field, const std::string&) { add(field, Kind::kBytes); }
+  void layout(core::DType, core::Device, const core::Dims&) {
+    add(1, Kind::kNumber);
+    add(2, Kind::kNumber);
+    add(3, Kind::kNumbers);
+  }
+  void numbers(std::uint32_t first, const std::vector<core::Number>&) {
+    add(first, Kind::kBytes);
+    add(first + 1, Kind::kNumbers);
+    add(first + 2, Kind::kReals);
+  }
+};
+
+template <class Command>
+std::span<const FieldRule> rules_of() {
+  static const std::vector<FieldRule> rules = [] {
+    Rules visitor;
+    Command command;
+    CommandFields<Command>::visit(visitor, command);
+    return std::move(visitor.list);
+  }();
+  return rules;
 }
 
-constexpr FieldRule kOneNumber[] = {number(1)};
-constexpr FieldRule kTwoNumbers[] = {number(1), number(2)};
-constexpr FieldRule kThreeNumbers[] = {number(1), number(2), number(3)};
-constexpr FieldRule kConstantFields[] = {number(1), number(2), numbers(3), bytes(4)};
-constexpr FieldRule kUploadedFields[] = {number(1), number(2), numbers(3), number(4)};
-constexpr FieldRule kPublishedFields[] = {number(1), number(2), numbers(3), number(4), number(5)};
-constexpr FieldRule kBackwardFields[] = {numbers(1), numbers(2), numbers(3), number(4),
-                                         number(5),  number(6),  number(7),  number(8)};
-constexpr FieldRule kReleaseFields[] = {numbers(1)};
-constexpr FieldRule kDefineFields[] = {number(1), bytes(2)};
-constexpr FieldRule kCallFields[] = {number(1), numbers(2), bytes(3),  numbers(4), reals(5),
-                                     number(6), number(7),  number(8), number(9),  numbers(10)};
-constexpr FieldRule kKeepFields[] = {bytes(1), number(2)};
-constexpr FieldRule kPublishFields[] = {bytes(1), number(2), number(3), bytes(4)};
-constexpr FieldRule kJoinFields[] = {number(1), bytes(2), number(3), number(4), number(5)};
-
-constexpr FieldRule kCommandFields[] = {
-    number(field::kOp),
-    number(field::kRecord),
-    number(field::kInplace),
-    number(field::kDefaultDType),
-    numbers(field::kArguments),
-    numbers(field::kAttributes),
-    numbers(field::kIntegers),
-    reals(field::kReals),
-    {field::kTexts, Kind::kTexts, {}},
-    numbers(field::kCounts),
-    {field::kMade, Kind::kOptional, {}},
-    kind(field::kConstant, kConstantFields),
-    kind(field::kUploaded, kUploadedFields),
-    kind(field::kFetch, kThreeNumbers),
-    kind(field::kBackward, kBackwardFields),
-    kind(field::kRelease, kReleaseFields),
-    kind(field::kSaved, kTwoNumbers),
-    kind(field::kSetFlag, kThreeNumbers),
-    kind(field::kSetGrad, kTwoNumbers),
-    kind(field::kSetData, kTwoNumbers),
-    kind(field::kRaise, kOneNumber),
-    kind(field::kForget, kOneNumber),
-    kind(field::kDefine, kDefineFields),
-    kind(field::kCall, kCallFields),
-    kind(field::kUndefine, kOneNumber),
-    kind(field::kTaken, kOneNumber),
-    kind(field::kKeep, kKeepFields),
-    kind(field::kPublish, kPublishFields),
-    kind(field::kPublished, kPublishedFields),
-    kind(field::kJoin, kJoinFields),
-    kind(field::kLeave, kOneNumber),
-};
+std::vector<FieldRule> rules_of_commands() {
+  std::vector<FieldRule> rules = {
+      {field::kOp, Kind::kNumber, {}},         {field::kRecord, Kind::kNumber, {}},
+      {field::kInplace, Kind::kNumber, {}},    {field::kDefaultDType, Kind::kNumber, {}},
+      {field::kArguments, Kind::kNumbers, {}}, {field::kAttributes, Kind::kNumbers, {}},
+      {field::kIntegers, Kind::kNumbers, {}},  {field::kReals, Kind::kReals, {}},
+      {field::kTexts, Kind::kTexts, {}},       {field::kCounts, Kind::kNumbers, {}},
+      {field::kMade, Kind::kOptional, {}},
+  };
+  for (std::uint32_t kind = field::kMade + 1; kind <= field::kLastKind; ++kind) {
+    with_kind(kind, [&]<class Command>(std::type_identity<Command>) {
+      rules.push_back({kind, Kind::kOneof, rules_of<Command>()});
+    });
+  }
+  return rules;
+}
 
 void put(std::string& out, std::uint64_t value) {
   char at[kMaxVarint];
@@ -217,11 +219,14 @@ core::Status append(std::string_view body, std::span<const FieldRule> rules, std
 
 }  // namespace
 
-std::span<const FieldRule> command_fields() { return kCommandFields; }
+std::span<const FieldRule> command_fields() {
+  static const std::vector<FieldRule> rules = rules_of_commands();
+  return rules;
+}
 
 core::Result<std::string> canonical_command(std::string_view body) {
   std::string out;
-  TT_RETURN_IF_ERROR(append(body, kCommandFields, out));
+  TT_RETURN_IF_ERROR(append(body, command_fields(), out));
   return out;
 }
 

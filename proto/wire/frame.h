@@ -101,6 +101,7 @@ class FrameWriter {
   static constexpr std::size_t kHeader = 64;  // space for the header, which is written last
 
   char* room(std::size_t bytes);
+  void append_message(const program::Command& command, std::uint32_t made);
   void end_command(char* opened, char* end, std::uint32_t made);
 
   std::unique_ptr<char[]> buffer_;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <variant>
 
+#include "proto/wire/command_fields.h"
 #include "proto/wire/fields.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/varint.h"
@@ -36,174 +37,67 @@ char code_of(const Number& number) {
   return char{field::kUnsigned};
 }
 
-// Writes the body of one command; `next` is the session's next id before the command.
+// Writes the message of one command: a visitor of CommandFields. `next` is the session's next id
+// before the command.
 class BodyWriter {
  public:
-  BodyWriter(char* at, program::HandleId next, std::uint32_t protocol)
-      : at_(at), next_(next), protocol_(protocol) {}
-  char* at() const { return at_; }
+  BodyWriter(char* at, program::HandleId next) : at_(at), next_(next) {}
 
-  void operator()(const program::Constant& c) {
-    char* opened = open(field::kConstant);
-    layout(c.dtype, c.device, c.shape);
-    if (!c.bytes.empty()) {
-      at_ = put_tag(at_, 4, WireType::kBytes);
-      at_ = put_bytes(put_varint(at_, c.bytes.size()), c.bytes);
-    }
-    at_ = close_length(opened, at_);
+  template <class Command>
+  char* write(const Command& command) {
+    char* opened = open(CommandFields<Command>::kKind);
+    CommandFields<Command>::visit(*this, command);
+    return close_length(opened, at_);
   }
-  void operator()(const program::Uploaded& u) {
-    char* opened = open(field::kUploaded);
-    layout(u.dtype, u.device, u.shape);
-    at_ = put_field(at_, 4, u.upload);
-    at_ = close_length(opened, at_);
-  }
-  void operator()(const program::Fetch& f) {
-    char* opened = open(field::kFetch);
-    at_ = put_field(at_, 1, distance(f.handle));
-    at_ = put_field(at_, 2, f.bulk);
-    at_ = put_field(at_, 3, f.describe);
-    at_ = close_length(opened, at_);
-  }
-  void operator()(const program::Refused&) {}   // only a reader makes this command
-  void operator()(const program::Repeated&) {}  // append() writes the Apply
-  void operator()(const program::Backward& b) {
-    char* opened = open(field::kBackward);
-    handles(1, b.roots);
-    handles(2, b.seeds);
-    handles(3, b.inputs);
-    at_ = put_field(at_, 4, b.has_inputs);
-    at_ = put_field(at_, 5, b.retain_graph);
-    at_ = put_field(at_, 6, b.allow_unused);
-    at_ = put_field(at_, 7, b.expanded);
-    at_ = put_field(at_, 8, b.made);
-    at_ = close_length(opened, at_);
-  }
-  void operator()(const program::Release& r) {
-    char* opened = open(field::kRelease);
-    handles(1, r.handles);
-    at_ = close_length(opened, at_);
-  }
-  void operator()(const program::Saved& s) { pair(field::kSaved, s.node, s.slot); }
-  void operator()(const program::SetFlag& s) {
-    using What = program::SetFlag::What;
-    char* opened = open(field::kSetFlag);
-    const bool earlier = s.what == What::kNode && protocol_ < kViewNodeKind;
-    const What what = earlier ? What::kRetainGrad : s.what;
-    at_ = put_field(at_, 1, static_cast<std::uint64_t>(what));
-    at_ = put_field(at_, 2, distance(s.handle));
-    at_ = put_field(at_, 3, s.on && !earlier);
-    at_ = close_length(opened, at_);
-  }
-  void operator()(const program::SetGrad& s) {
-    pair(field::kSetGrad, distance(s.handle), distance(s.grad));
-  }
-  void operator()(const program::SetData& s) {
-    pair(field::kSetData, distance(s.handle), distance(s.other));
-  }
-  void operator()(const program::Raise& r) { pair(field::kRaise, r.root, 0); }
-  void operator()(const program::Forget& f) { pair(field::kForget, f.node, 0); }
-  void operator()(const program::Taken& t) { pair(field::kTaken, t.fetch, 0); }
-  void operator()(const program::Keep& k) {
-    char* opened = open(field::kKeep);
-    at_ = put_bytes(put_varint(put_tag(at_, 1, WireType::kBytes), k.name.size()), k.name);
-    at_ = put_field(at_, 2, distance(k.handle));
-    at_ = close_length(opened, at_);
-  }
-  void operator()(const program::Publish& p) {
-    char* opened = open(field::kPublish);
-    at_ = put_bytes(put_varint(put_tag(at_, 1, WireType::kBytes), p.name.size()), p.name);
-    at_ = put_field(at_, 2, distance(p.handle));
-    at_ = put_field(at_, 3, p.writable);
-    if (!p.users.empty()) {
-      at_ = put_bytes(put_varint(put_tag(at_, 4, WireType::kBytes), p.users.size()), p.users);
-    }
-    at_ = close_length(opened, at_);
-  }
-  void operator()(const program::Published& p) {
-    char* opened = open(field::kPublished);
-    layout(p.dtype, p.device, p.shape);
-    at_ = put_field(at_, 4, p.publication);
-    at_ = put_field(at_, 5, p.writable);
-    at_ = close_length(opened, at_);
-  }
-  void operator()(const program::Join& j) {
-    char* opened = open(field::kJoin);
-    at_ = put_field(at_, 1, j.group);
-    at_ = put_bytes(put_varint(put_tag(at_, 2, WireType::kBytes), j.name.size()), j.name);
-    at_ = put_field(at_, 3, j.rank);
-    at_ = put_field(at_, 4, j.ranks);
-    at_ = put_field(at_, 5, j.timeout_ms);
-    at_ = close_length(opened, at_);
-  }
-  void operator()(const program::Leave& l) { pair(field::kLeave, l.group, 0); }
-  void operator()(const program::Define& d) {
-    char* opened = open(field::kDefine);
-    at_ = put_field(at_, 1, d.program);
-    if (!d.bytes.empty()) {
-      at_ = put_tag(at_, 2, WireType::kBytes);
-      at_ = put_bytes(put_varint(at_, d.bytes.size()), d.bytes);
-    }
-    at_ = close_length(opened, at_);
-  }
-  void operator()(const program::Call& c) {
-    char* opened = open(field::kCall);
-    at_ = put_field(at_, 1, c.program);
-    handles(2, c.inputs);
-    numbers(c.numbers);
-    at_ = put_field(at_, 6, zigzag(c.seed));
-    at_ = put_field(at_, 7, zigzag(c.ordinal));
-    at_ = put_field(at_, 8, c.made);
-    at_ = put_field(at_, 9, c.times);
-    if (!c.sliced.empty()) {
-      char* list = open(10);
-      for (std::uint32_t each : c.sliced) at_ = put_varint(at_, each);
-      at_ = close_length(list, at_);
-    }
-    at_ = close_length(opened, at_);
-  }
-  void operator()(const program::Undefine& u) { pair(field::kUndefine, u.program, 0); }
-  void operator()(const Apply&) {}  // an Apply is written separately
 
- private:
-  std::uint64_t distance(program::HandleId id) const { return id == 0 ? 0 : next_ - id; }
-  char* open(std::uint32_t field) {
-    at_ = put_tag(at_, field, WireType::kBytes);
-    return at_++;
+  // ---- For CommandFields
+  void number(std::uint32_t field, std::uint64_t value) { at_ = put_field(at_, field, value); }
+  void number32(std::uint32_t field, std::uint32_t value) { number(field, value); }
+  void made(std::uint32_t field, std::uint32_t value) { number(field, value); }
+  void integer(std::uint32_t field, std::int64_t value) { number(field, zigzag(value)); }
+  void flag(std::uint32_t field, bool value) { number(field, value); }
+  void what(std::uint32_t field, program::SetFlag::What value) {
+    number(field, static_cast<std::uint64_t>(value));
   }
-  void pair(std::uint32_t field, std::uint64_t first, std::uint64_t second) {
-    char* opened = open(field);
-    at_ = put_field(at_, 1, first);
-    at_ = put_field(at_, 2, second);
-    at_ = close_length(opened, at_);
-  }
+  void handle(std::uint32_t field, program::HandleId id) { number(field, distance(id)); }
   void handles(std::uint32_t field, const std::vector<program::HandleId>& ids) {
-    if (ids.empty()) return;
-    char* opened = open(field);
-    for (program::HandleId id : ids) at_ = put_varint(at_, distance(id));
-    at_ = close_length(opened, at_);
+    list(field, ids, [this](program::HandleId id) { return distance(id); });
+  }
+  void indices(std::uint32_t field, const std::vector<std::uint32_t>& values) {
+    list(field, values, [](std::uint32_t value) { return value; });
+  }
+  void text(std::uint32_t field, const std::string& value) { bytes(field, value); }
+  void bytes(std::uint32_t field, const std::string& value) {
+    if (value.empty()) return;
+    at_ = put_varint(put_tag(at_, field, WireType::kBytes), value.size());
+    at_ = put_bytes(at_, value);
+  }
+  void layout(core::DType dtype, core::Device device, const core::Dims& shape) {
+    number(1, static_cast<std::uint64_t>(dtype));
+    number(2, field::code_of(device));
+    list(3, shape, [](std::int64_t size) { return static_cast<std::uint64_t>(size); });
   }
   // Writes codes as in an Apply, and then the integers and reals that they refer to.
-  void numbers(const std::vector<Number>& list) {
-    if (list.empty()) return;
+  void numbers(std::uint32_t first, const std::vector<Number>& values) {
+    if (values.empty()) return;
     std::size_t integers = 0, reals = 0;
-    char* opened = open(3);
-    for (const Number& n : list) {
+    char* opened = open(first);
+    for (const Number& n : values) {
       *at_++ = code_of(n);
       integers += n.is_integer();
       reals += n.kind == Number::Kind::kFloat ? 1u : n.is_complex() ? 2u : 0u;
     }
     at_ = close_length(opened, at_);
     if (integers != 0) {
-      opened = open(4);
-      for (const Number& n : list) {
+      opened = open(first + 1);
+      for (const Number& n : values) {
         if (n.is_integer()) at_ = put_varint(at_, zigzag(n.integer));
       }
       at_ = close_length(opened, at_);
     }
     if (reals == 0) return;
-    at_ = put_varint(put_tag(at_, 5, WireType::kBytes), reals * 8);
-    for (const Number& n : list) {
+    at_ = put_varint(put_tag(at_, first + 2, WireType::kBytes), reals * 8);
+    for (const Number& n : values) {
       if (n.kind != Number::Kind::kFloat && !n.is_complex()) continue;
       std::memcpy(at_, &n.real, 8);
       at_ += 8;
@@ -212,43 +106,74 @@ class BodyWriter {
       at_ += 8;
     }
   }
-  void layout(core::DType dtype, core::Device device, const core::Dims& shape) {
-    at_ = put_field(at_, 1, static_cast<std::uint64_t>(dtype));
-    at_ = put_field(at_, 2, field::code_of(device));
-    if (shape.empty()) return;
-    char* opened = open(3);
-    for (std::int64_t size : shape) at_ = put_varint(at_, static_cast<std::uint64_t>(size));
+
+ private:
+  std::uint64_t distance(program::HandleId id) const { return id == 0 ? 0 : next_ - id; }
+  char* open(std::uint32_t field) {
+    at_ = put_tag(at_, field, WireType::kBytes);
+    return at_++;
+  }
+  template <class List, class Code>
+  void list(std::uint32_t field, const List& values, Code code) {
+    if (values.empty()) return;
+    char* opened = open(field);
+    for (const auto& value : values) at_ = put_varint(at_, code(value));
     at_ = close_length(opened, at_);
   }
 
   char* at_;
   const program::HandleId next_;
-  const std::uint32_t protocol_;
 };
 
-// The number of items (FrameLimits) and bytes that a command may need, apart from the fixed part.
+// Counts the items (FrameLimits) and bytes that a command may need, apart from the fixed part: a
+// visitor of CommandFields.
 struct Need {
-  std::size_t items = 0, bytes = 0;
+  std::size_t items = 0, size = 0;
+
+  void number(std::uint32_t, std::uint64_t) {}
+  void number32(std::uint32_t, std::uint32_t) {}
+  void made(std::uint32_t, std::uint32_t) {}
+  void integer(std::uint32_t, std::int64_t) {}
+  void flag(std::uint32_t, bool) {}
+  void what(std::uint32_t, program::SetFlag::What) {}
+  void handle(std::uint32_t, program::HandleId) {}
+  void handles(std::uint32_t, const std::vector<program::HandleId>& ids) { items += ids.size(); }
+  void indices(std::uint32_t, const std::vector<std::uint32_t>& values) { items += values.size(); }
+  void text(std::uint32_t, const std::string& value) { size += value.size(); }
+  void bytes(std::uint32_t, const std::string& value) { size += value.size(); }
+  void layout(core::DType, core::Device, const core::Dims& shape) {
+    items += static_cast<std::size_t>(shape.size());
+  }
+  void numbers(std::uint32_t, const std::vector<Number>& values) { items += 3 * values.size(); }
 };
-Need need_of(const Command& command) {
-  if (const auto* c = std::get_if<program::Constant>(&command)) {
-    return {static_cast<std::size_t>(c->shape.size()), c->bytes.size()};
-  }
-  if (const auto* b = std::get_if<program::Backward>(&command)) {
-    return {b->roots.size() + b->seeds.size() + b->inputs.size(), 0};
-  }
-  if (const auto* r = std::get_if<program::Release>(&command)) return {r->handles.size(), 0};
-  if (const auto* k = std::get_if<program::Keep>(&command)) return {1, k->name.size()};
-  if (const auto* p = std::get_if<program::Publish>(&command)) {
-    return {1, p->name.size() + p->users.size()};
-  }
-  if (const auto* j = std::get_if<program::Join>(&command)) return {0, j->name.size()};
-  if (const auto* d = std::get_if<program::Define>(&command)) return {0, d->bytes.size()};
-  if (const auto* c = std::get_if<program::Call>(&command)) {
-    return {c->inputs.size() + 3 * c->numbers.size() + c->sliced.size(), 0};
-  }
-  return {static_cast<std::size_t>(core::kMaxRank), 0};
+
+// Calls `action` with the command unless it is an Apply, which is written separately.
+template <class Action>
+void with_message(const Command& command, Action action) {
+  std::visit(
+      [&]<class C>(const C& c) {
+        if constexpr (Message<C>) action(c);
+      },
+      command);
 }
+
+Need need_of(const Command& command) {
+  Need need;
+  with_message(command, [&]<class C>(const C& c) { CommandFields<C>::visit(need, c); });
+  return need;
+}
+
+// A SetFlag for a daemon that speaks an earlier protocol than kViewNodeKind, which has no kNode.
+Command for_earlier(Command command) {
+  using What = program::SetFlag::What;
+  auto* set = std::get_if<program::SetFlag>(&command);
+  if (set != nullptr && set->what == What::kNode) {
+    set->what = What::kRetainGrad;
+    set->on = false;
+  }
+  return command;
+}
+
 // Bytes for tags, lengths and scalars of any command.
 constexpr std::size_t kFixed = 160;
 
@@ -450,17 +375,23 @@ void FrameWriter::append(const Command& command, std::uint32_t made) {
   if (const auto* repeated = std::get_if<program::Repeated>(&command)) {
     return append(repeated->expanded(), made);
   }
+  if (protocol_ < kViewNodeKind && std::holds_alternative<program::SetFlag>(command)) {
+    return append_message(for_earlier(command), made);
+  }
+  append_message(command, made);
+}
+
+void FrameWriter::append_message(const Command& command, std::uint32_t made) {
   const Need need = need_of(command);
   items_ += need.items;
-  char* at = room(kFixed + need.items * kMaxVarint + need.bytes);
+  char* at = room(kFixed + need.items * kMaxVarint + need.size);
   *at++ = kBytesTag(field::kCommands);
   char* const opened = at++;
   // `made` is written before the kind, because fields are in ascending order.
   if (made != usual_made(command))
     at = put_varint(put_tag(at, field::kMade, WireType::kVarint), made);
-  BodyWriter body(at, next_id_, protocol_);
-  std::visit(body, command);
-  end_command(opened, body.at(), made);
+  with_message(command, [&](const auto& c) { at = BodyWriter(at, next_id_).write(c); });
+  end_command(opened, at, made);
 }
 
 std::string_view FrameWriter::finish(std::uint64_t ack_upto, std::uint64_t attach_counter) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/program/command.h"
+#include "proto/wire/command_fields.h"
 #include "proto/wire/frame.h"
 
 namespace teletensor::wire::testing {
@@ -30,92 +31,45 @@ class RandomCommands {
   // Handles are below `next`, which must be at least 2.
   program::Command command(program::HandleId next) {
     next_ = next;
-    using namespace program;
-    switch (below(19)) {
-      case 0: {
-        Constant c;
-        c.dtype = dtype();
-        c.device = device();
-        c.shape = small_shape();
-        c.bytes.resize(static_cast<std::size_t>(core::numel(c.shape)) * core::size_of(c.dtype));
-        for (char& byte : c.bytes) byte = static_cast<char>(random_());
-        return c;
-      }
-      case 1:
-        return Uploaded{wide(), dtype(), device(), small_shape()};
-      case 2:
-        return Fetch{handle(), coin(), coin()};
-      case 3: {
-        Backward b;
-        for (std::uint64_t n = below(4); n > 0; --n) {
-          b.roots.push_back(handle());
-          b.seeds.push_back(coin() ? 0 : handle());
-        }
-        b.has_inputs = coin();
-        for (std::uint64_t n = b.has_inputs ? below(200) : 0; n > 0; --n) {
-          b.inputs.push_back(handle());
-        }
-        b.retain_graph = coin();
-        b.allow_unused = coin();
-        b.expanded = coin();
-        b.made = static_cast<std::uint32_t>(below(300));
-        return b;
-      }
-      case 4:
-        return Saved{wide(), static_cast<std::uint32_t>(random_())};
-      case 5:
-        return SetFlag{static_cast<SetFlag::What>(below(3)), handle(), coin()};
-      case 6:
-        return SetGrad{handle(), coin() ? 0 : handle()};
-      case 7:
-        return SetData{handle(), handle()};
-      case 8:
-        return Raise{wide()};
-      case 9: {
-        Release r;
-        for (std::uint64_t n = below(300); n > 0; --n) r.handles.push_back(handle());
-        return r;
-      }
-      case 10:
-        if (coin()) return program::Keep{"model/" + std::to_string(wide()), coin() ? 0 : handle()};
-        return coin() ? Command(program::Forget{wide()}) : Command(program::Taken{wide()});
-      case 11: {
-        Define d{wide(), ""};
-        d.bytes.resize(below(400));
-        for (char& byte : d.bytes) byte = static_cast<char>(random_());
-        return d;
-      }
-      case 12: {
-        Call c;
-        c.program = wide();
-        for (std::uint64_t n = below(200); n > 0; --n) c.inputs.push_back(handle());
-        for (std::uint64_t n = below(40); n > 0; --n) c.numbers.push_back(number());
-        c.seed = integer();
-        c.ordinal = integer();
-        c.made = static_cast<std::uint32_t>(below(300));
-        c.times = static_cast<std::uint32_t>(wide());
-        for (std::uint64_t n = below(9); n > 0; --n) {
-          c.sliced.push_back(static_cast<std::uint32_t>(wide()));
-        }
-        return c;
-      }
-      case 13:
-        return Undefine{wide()};
-      case 14:
-        if (below(4) == 0) {
-          if (coin()) return program::Leave{wide()};
-          return program::Join{wide(), "group/" + std::to_string(wide()),
-                               static_cast<std::uint32_t>(wide()),
-                               static_cast<std::uint32_t>(wide()), wide()};
-        }
-        if (coin()) {
-          return program::Published{wide(), dtype(), device(), small_shape(), coin()};
-        }
-        return program::Publish{"w/" + std::to_string(wide()), coin() ? 0 : handle(), coin(),
-                                coin() ? "" : "alice bob"};
-      default:
-        return apply();
+    if (below(3) == 0) return apply();
+    program::Command command;
+    const auto kind =
+        static_cast<std::uint32_t>(field::kMade + 1 + below(field::kLastKind - field::kMade));
+    with_kind(kind, [&]<class C>(std::type_identity<C>) {
+      auto& c = command.emplace<C>();
+      CommandFields<C>::visit(*this, c);
+      complete(c);
+    });
+    return command;
+  }
+
+  // ---- For CommandFields: random values of the fields of one command.
+  void number(std::uint32_t, std::uint64_t& value) { value = wide(); }
+  void number32(std::uint32_t, std::uint32_t& value) { value = static_cast<std::uint32_t>(wide()); }
+  void made(std::uint32_t, std::uint32_t& value) { value = static_cast<std::uint32_t>(below(300)); }
+  void integer(std::uint32_t, std::int64_t& value) { value = integer(); }
+  void flag(std::uint32_t, bool& value) { value = coin(); }
+  void what(std::uint32_t, program::SetFlag::What& value) {
+    value = static_cast<program::SetFlag::What>(below(3));
+  }
+  void handle(std::uint32_t, program::HandleId& id) { id = below(4) == 0 ? 0 : handle(); }
+  void handles(std::uint32_t, std::vector<program::HandleId>& ids) {
+    for (std::uint64_t n = coin() ? below(4) : below(200); n > 0; --n) ids.push_back(handle());
+  }
+  void indices(std::uint32_t, std::vector<std::uint32_t>& values) {
+    for (std::uint64_t n = below(9); n > 0; --n) {
+      values.push_back(static_cast<std::uint32_t>(wide()));
     }
+  }
+  void text(std::uint32_t, std::string& value) { value = "model/" + std::to_string(wide()); }
+  void bytes(std::uint32_t, std::string& value) { value = random_bytes(below(400)); }
+  void layout(core::DType& dtype, core::Device& device, core::Dims& shape) {
+    dtype = this->dtype();
+    device = this->device();
+    shape = small_shape();
+  }
+  void numbers(std::uint32_t, std::vector<core::Number>& values) {
+    for (std::uint64_t n = below(40); n > 0; --n) values.push_back(number());
   }
 
   program::Apply apply() {
@@ -147,6 +101,25 @@ class RandomCommands {
   }
 
  private:
+  // Makes the fields of a random command agree, so that a reader accepts it.
+  template <class C>
+  void complete(C&) {}
+  void complete(program::Constant& c) {
+    c.bytes = random_bytes(static_cast<std::size_t>(core::numel(c.shape)) * core::size_of(c.dtype));
+  }
+  void complete(program::Backward& b) {
+    b.seeds.resize(b.roots.size());
+    if (!b.has_inputs) b.inputs.clear();
+  }
+  void complete(program::Publish& p) {
+    if (coin()) p.users.clear();
+  }
+
+  std::string random_bytes(std::size_t size) {
+    std::string bytes(size, 0);
+    for (char& byte : bytes) byte = static_cast<char>(random_());
+    return bytes;
+  }
   std::uint64_t wide() { return coin() ? below(1000) : random_(); }
   program::HandleId handle() { return 1 + below(next_ - 1); }
   double real() { return static_cast<double>(integer()) / 7; }
