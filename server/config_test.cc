@@ -136,7 +136,10 @@ TEST(Config, MistakesAreSaidAndEndTheProgram) {
   refused(with("lanes = \"two\"\n"), "expected a whole number");
   refused(with("lanes = \n"), ":1:");
   refused(with("lease = 900000\n"), "lease");
-  refused(with("log_level = \"loud\"\n"), "log_level");
+  refused(with("log_level = \"loud\"\n"),
+          "config.toml: log_level: trace, debug, info, warn, error or off");
+  refused(with("embedded = true\n"), ":1: embedded: unknown key");
+  refused(with("drain = 0\n"), "config.toml: drain: expected a number above 0, at most 10000000");
   // Values that the command line refuses are refused in the file, too.
   refused(with("lanes = 1000000\n"), "config.toml: lanes: expected a number from 0 to 1024");
   refused(with("max_sessions = 0\n"), "max_sessions");

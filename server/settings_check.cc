@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "server/base/os/listen.h"
+#include "server/settings.h"
 
 namespace teletensor::server {
 
@@ -61,10 +62,7 @@ Status check_tls(const Config& config, const SettingSources& from) {
 }  // namespace
 
 std::string SettingSources::of(std::string_view key) const {
-  std::string flag = "--" + std::string(key), variable = "TELETENSOR_" + std::string(key);
-  std::replace(flag.begin(), flag.end(), '_', '-');
-  std::transform(variable.begin(), variable.end(), variable.begin(),
-                 [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; });
+  const std::string flag = flag_of(key), variable = variable_of(key);
   for (const std::string& word : words_) {
     if (word == flag || word.starts_with(flag + "=")) return flag;
   }

@@ -1,19 +1,13 @@
-// The fields of each command that is no Apply, as messages of proto/teletensor/v1/program.proto.
-// The reader, the writer, the canonical form, the limits of a frame and the random commands of the
-// tests are visitors of these descriptions.
+// CommandFields describes the fields of each command that is no Apply, which is sent as a message
+// of proto/teletensor/v1/program.proto. The reader, the writer, the canonical form, the limits of a
+// frame and the random commands of the tests are visitors of these descriptions.
 //
-// A visitor has one function for each kind of field. A description calls them in ascending order of
-// the numbers:
-//   number, number32        an unsigned number
-//   made                    the number of ids that the command makes
-//   integer                 a signed number, in zigzag encoding
-//   flag                    a bool
-//   what                    the kind of a SetFlag
-//   handle, handles         the distance of a handle, and a packed list of distances
-//   indices                 a packed list of numbers of 32 bits
-//   text, bytes             a string; bytes of any length
-//   layout                  fields 1 to 3: dtype, device and shape
-//   numbers                 fields `first` to `first` + 2: codes, integers and reals
+// A visitor has one function for each kind of field, and a description calls them in ascending
+// order of the field numbers. number() and number32() stand for an unsigned number, integer() for a
+// signed one in zigzag encoding, made() for the number of ids that the command makes, and what()
+// for the kind of a SetFlag. handle() and handles() stand for distances of handles, and indices()
+// for numbers of 32 bits. layout() covers fields 1 to 3: dtype, device and shape. numbers() covers
+// three fields: codes, integers and reals.
 #pragma once
 
 #include <cstdint>

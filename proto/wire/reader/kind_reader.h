@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "proto/wire/command_fields.h"
-#include "proto/wire/message_reader.h"
+#include "proto/wire/reader/message_reader.h"
 
 namespace teletensor::wire {
 

@@ -3,7 +3,7 @@
 
 #include <bit>
 
-#include "proto/wire/message_reader.h"
+#include "proto/wire/reader/message_reader.h"
 
 namespace teletensor::wire {
 

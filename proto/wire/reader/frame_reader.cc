@@ -1,7 +1,7 @@
-#include "proto/wire/apply_reader.h"
+#include "proto/wire/reader/apply_reader.h"
 #include "proto/wire/canonical.h"
 #include "proto/wire/frame.h"
-#include "proto/wire/kind_reader.h"
+#include "proto/wire/reader/kind_reader.h"
 
 namespace teletensor::wire {
 
