@@ -11,7 +11,6 @@ LARGER = {
     ("clients/python/_core/bindings.h", "PySession"): (53, 23),
     ("clients/session/session.h", "Session"): (78, 21),
     ("engine/autograd/graph.h", "Graph"): (58, 30),
-    ("engine/backends/cuda/driver/gpu.h", "Gpu"): (53, 36),
     ("engine/collective/participant.h", "Participant"): (76, 20),
     ("engine/memory/pool.h", "Pool"): (44, 16),
     ("engine/runtime/groups/group_epoch.h", "GroupEpoch"): (61, 23),

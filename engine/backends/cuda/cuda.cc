@@ -110,12 +110,12 @@ Found find_devices(const Options& options, const ops::Catalog& catalog, const Ke
       tell(true, "a GPU is not used: " + gpu.status().message());
       continue;
     }
-    const std::uint64_t free = (*gpu)->free_at_start();
+    const std::uint64_t free = (*gpu)->facts().free_at_start;
     const std::uint64_t memory = options.memory == 0 ? free / 10 * 9 : options.memory;
-    const int capability = (*gpu)->capability();
+    const int capability = (*gpu)->facts().capability;
     std::string words;
     DeviceLibraries of_device = open_libraries(*libraries, **gpu, &words);
-    tell(false, (*gpu)->name() + ": " + (*gpu)->model() + ", compute capability " +
+    tell(false, (*gpu)->name() + ": " + (*gpu)->facts().model + ", compute capability " +
                     std::to_string(capability / 10) + "." + std::to_string(capability % 10) + ", " +
                     std::to_string(memory >> 20) + " MiB of " + std::to_string(free >> 20) +
                     " MiB free, " + words);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/backends/backend.h"
-#include "engine/backends/cuda/driver/gpu.h"
+#include "engine/backends/cuda/device/gpu.h"
 
 namespace teletensor::backends::cuda {
 

@@ -138,7 +138,7 @@ Status CudaBackend::launch(const Work& work, bool loop, bool* refused) {
   }
   if (work.checks) {
     std::int32_t flag = 0;
-    TT_RETURN_IF_ERROR(gpu_->copy_out(&flag, work.flag, sizeof flag));
+    TT_RETURN_IF_ERROR(gpu_->device_to_host().copy(&flag, work.flag, sizeof flag));
     *refused = flag != 0;
   }
   for (const Work::Proof& proof : work.proofs) {

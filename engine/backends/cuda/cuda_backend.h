@@ -13,8 +13,8 @@
 
 #include "engine/backends/accelerator.h"
 #include "engine/backends/cuda/codegen/kernel_cache.h"
+#include "engine/backends/cuda/device/gpu.h"
 #include "engine/backends/cuda/device_table.h"
-#include "engine/backends/cuda/driver/gpu.h"
 #include "engine/backends/cuda/library/convolutions.h"
 #include "engine/backends/cuda/library/products.h"
 #include "engine/backends/cuda/on_host.h"
@@ -38,8 +38,8 @@ class CudaBackend final : public Accelerator {
 
   core::Device device() const override { return device_; }
   Facts facts() const override {
-    return {gpu_->model(), gpu_->capability(), gpu_->multiprocessors(), gpu_->memory(),
-            gpu_->uuid()};
+    return {gpu_->facts().model, gpu_->facts().capability, gpu_->facts().multiprocessors,
+            gpu_->facts().memory, gpu_->facts().uuid};
   }
   program::Activity activity() const override;
   Kernel find(ops::OpId op) const override;
@@ -60,22 +60,22 @@ class CudaBackend final : public Accelerator {
   core::Status copy_now(void* to, const void* from, std::size_t bytes) override {
     return gpu_->copy_now(to, from, bytes);
   }
-  std::size_t open_unit() const override { return gpu_->open_unit(); }
+  std::size_t open_unit() const override { return gpu_->mappable().unit(); }
   int open_memory(std::size_t bytes, void** memory) override {
-    return gpu_->open_memory(bytes, memory);
+    return gpu_->mappable().allocate(bytes, memory);
   }
   void withdraw(int descriptor, void* memory, std::size_t bytes) override {
-    gpu_->withdraw(descriptor, memory, bytes);
+    gpu_->mappable().withdraw(descriptor, memory, bytes);
   }
   bool lock(void* host, std::size_t bytes) override { return gpu_->lock(host, bytes); }
   bool unlock(void* host) override { return gpu_->unlock(host); }
   core::Status copy_in_locked(void* memory, const void* host, std::size_t bytes,
                               const std::function<bool()>& go_on) override {
-    return gpu_->copy_in_locked(memory, host, bytes, go_on);
+    return gpu_->host_to_device().copy_locked(memory, host, bytes, go_on);
   }
   core::Status copy_out_locked(void* host, const void* memory, std::size_t bytes,
                                const std::function<bool()>& go_on) override {
-    return gpu_->copy_out_locked(host, memory, bytes, go_on);
+    return gpu_->device_to_host().copy_locked(host, memory, bytes, go_on);
   }
   void end(memory::OwnerId owner) override { gpu_->end(owner); }
   Time take_time(memory::OwnerId owner) override {
@@ -83,10 +83,10 @@ class CudaBackend final : public Accelerator {
     return {time.device_ns, time.waited_ns};
   }
   core::Status copy_in(void* device, const void* host, std::size_t bytes) override {
-    return gpu_->copy_in(device, host, bytes);
+    return gpu_->host_to_device().copy(device, host, bytes);
   }
   core::Status copy_out(void* host, const void* device, std::size_t bytes) override {
-    return gpu_->copy_out(host, device, bytes);
+    return gpu_->device_to_host().copy(host, device, bytes);
   }
   core::Status copy(void* to, const void* from, std::size_t bytes) override {
     return gpu_->copy(to, from, bytes);

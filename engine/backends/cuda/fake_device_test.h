@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "engine/backends/cpu/kernel_test.h"
+#include "engine/backends/cuda/device/gpu.h"
 #include "engine/backends/cuda/device_table.h"
-#include "engine/backends/cuda/driver/gpu.h"
 
 namespace teletensor::backends::cuda {
 
@@ -89,7 +89,7 @@ class FakeDevice {
       if (arg.kind != TensorArg::Kind::kTensor) continue;
       const void* host = arg.data;
       arg.data = memory.allocate(size_of(arg));
-      TT_RETURN_IF_ERROR(gpu_->copy_in(arg.data, host, size_of(arg)));
+      TT_RETURN_IF_ERROR(gpu_->host_to_device().copy(arg.data, host, size_of(arg)));
     }
     for (TensorArg& arg : out) arg.data = memory.allocate(size_of(arg));
     KernelCall there{call.op, in, out, call.counts, call.attributes, call.parallel, scratch};
@@ -99,7 +99,7 @@ class FakeDevice {
     *taken = work.launches.size() == 1 && is_taken(work.launches[0]);
     if (!*taken) return {};
     TT_RETURN_IF_ERROR(start(work.launches[0]));
-    return gpu_->copy_out(call.out[0].data, out[0].data, size_of(out[0]));
+    return gpu_->device_to_host().copy(call.out[0].data, out[0].data, size_of(out[0]));
   }
 
   Driver driver_;

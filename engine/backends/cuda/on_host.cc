@@ -73,8 +73,8 @@ Status run_through_host(KernelCall& call, Kernel kernel, Gpu& gpu) {
         static_cast<char*>(call.scratch.allocate_on_host(std::max<std::size_t>(bytes, 1)));
     if (window.host == nullptr) return out_of_scratch(call.op.name, bytes);
     if (!window.read) continue;
-    TT_RETURN_IF_ERROR(
-        gpu.copy_out(window.host, static_cast<char*>(window.device) + window.begin, bytes));
+    TT_RETURN_IF_ERROR(gpu.device_to_host().copy(
+        window.host, static_cast<char*>(window.device) + window.begin, bytes));
   }
   // The geometries of the operands' views, with offsets relative to the windows.
   std::deque<Geometry> geometries;
@@ -102,9 +102,9 @@ Status run_through_host(KernelCall& call, Kernel kernel, Gpu& gpu) {
   for (const TensorArg& arg : call.out) {
     const Span span = span_of(arg);
     const Window& window = window_of(arg);
-    TT_RETURN_IF_ERROR(gpu.copy_in(static_cast<char*>(arg.data) + span.begin,
-                                   window.host + (span.begin - window.begin),
-                                   static_cast<std::size_t>(span.end - span.begin)));
+    TT_RETURN_IF_ERROR(gpu.host_to_device().copy(static_cast<char*>(arg.data) + span.begin,
+                                                 window.host + (span.begin - window.begin),
+                                                 static_cast<std::size_t>(span.end - span.begin)));
   }
   return {};
 }

@@ -15,7 +15,7 @@ using core::Status;
 KernelCache::KernelCache(Gpu& gpu, const Compiler& compiler, std::string folder, Log log)
     : gpu_(gpu),
       compiler_(compiler),
-      flags_(compile_flags(compiler, gpu.capability())),
+      flags_(compile_flags(compiler, gpu.facts().capability)),
       folder_(std::move(folder)),
       log_(std::move(log)),
       worker_(core::start_thread([this] { work(); })) {}
@@ -118,7 +118,7 @@ Result<std::string> KernelCache::code_of(const KernelSource& source) {
     ++counts_.from_disk;
     return std::move(*code);
   }
-  Result<std::string> code = compile(compiler_, text, gpu_.capability());
+  Result<std::string> code = compile(compiler_, text, gpu_.facts().capability);
   if (!code.ok()) {
     return Status(Code::kUnimplemented, source.name + ": " + code.status().message());
   }

@@ -16,8 +16,8 @@
 #include <unordered_map>
 
 #include "engine/backends/cuda/codegen/kernel_source.h"
+#include "engine/backends/cuda/device/gpu.h"
 #include "engine/backends/cuda/driver/driver.h"
-#include "engine/backends/cuda/driver/gpu.h"
 #include "engine/core/mutex.h"
 #include "engine/core/status.h"
 

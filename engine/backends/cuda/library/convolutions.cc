@@ -12,7 +12,7 @@ using core::Status;
 Convolutions::Convolutions(const Dnn& dnn, Gpu& gpu) : dnn_(dnn), gpu_(gpu) {}
 
 core::Result<std::unique_ptr<Convolutions>> Convolutions::open(const Dnn& dnn, Gpu& gpu) {
-  TT_RETURN_IF_ERROR(gpu.enter());
+  TT_RETURN_IF_ERROR(gpu.context().enter());
   std::unique_ptr<Convolutions> made(new Convolutions(dnn, gpu));
   for (DnnHandle* handle : {&made->planner_, &made->runner_}) {
     TT_RETURN_IF_ERROR(made->check(dnn.cudnnCreate(handle), "opening cuDNN"));
@@ -22,7 +22,7 @@ core::Result<std::unique_ptr<Convolutions>> Convolutions::open(const Dnn& dnn, G
 
 Convolutions::~Convolutions() {
   (void)gpu_.synchronize();  // after this no gathered work is left
-  const bool entered = gpu_.enter().ok();
+  const bool entered = gpu_.context().enter().ok();
   {
     MutexLock lock(mu_);
     plans_.clear();
@@ -74,7 +74,7 @@ std::optional<std::shared_ptr<const DnnPlan>> Convolutions::find(const Key& key)
 std::shared_ptr<const DnnPlan> Convolutions::plan(const Convolution& convolution) {
   const Key key = key_of(convolution);
   if (auto found = find(key)) return *found;
-  if (!gpu_.enter().ok()) return nullptr;
+  if (!gpu_.context().enter().ok()) return nullptr;
   MutexLock planning(planning_);
   if (auto found = find(key)) return *found;  // another thread has made it meanwhile
   std::shared_ptr<const DnnPlan> made = plan_convolution(dnn_, {planner_, nullptr}, convolution);

@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 
-#include "engine/backends/cuda/driver/gpu.h"
+#include "engine/backends/cuda/device/gpu.h"
 #include "engine/backends/cuda/library/convolution.h"
 #include "engine/backends/cuda/library/dnn_plan.h"
 #include "engine/core/mutex.h"

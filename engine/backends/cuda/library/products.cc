@@ -78,7 +78,7 @@ struct Products::Plan {
 Products::Products(const Blas& blas, Gpu& gpu) : blas_(blas), gpu_(gpu) {}
 
 core::Result<std::unique_ptr<Products>> Products::open(const Blas& blas, Gpu& gpu) {
-  TT_RETURN_IF_ERROR(gpu.enter());
+  TT_RETURN_IF_ERROR(gpu.context().enter());
   std::unique_ptr<Products> made(new Products(blas, gpu));
   TT_RETURN_IF_ERROR(made->check(blas.cublasLtCreate(&made->handle_), "opening cuBLASLt"));
   return made;
@@ -91,7 +91,7 @@ Products::~Products() {
     plans_.clear();
   }
   // Work that is still running on the device does not use the handle.
-  if (handle_ != nullptr && gpu_.enter().ok()) blas_.cublasLtDestroy(handle_);
+  if (handle_ != nullptr && gpu_.context().enter().ok()) blas_.cublasLtDestroy(handle_);
 }
 
 Status Products::check(int code, const char* what) {
@@ -178,7 +178,7 @@ void Products::choose(const Product& p, Plan& plan) {
   };
   int answers = 0;
   const bool answered =
-      wants(kMaxWorkspace, most_workspace(gpu_.capability())) &&
+      wants(kMaxWorkspace, most_workspace(gpu_.facts().capability)) &&
       wants(kReductions, kReduceAsComputed) && wants(kAlignmentA, alignment(p.b.data)) &&
       wants(kAlignmentA + 1, alignment(p.a.data)) && wants(kAlignmentA + 2, alignment(c.data)) &&
       wants(kAlignmentA + 3, alignment(p.out)) &&
@@ -194,7 +194,7 @@ void Products::choose(const Product& p, Plan& plan) {
 }
 
 std::optional<std::size_t> Products::workspace(const Product& product) {
-  if (!gpu_.enter().ok()) return std::nullopt;
+  if (!gpu_.context().enter().ok()) return std::nullopt;
   const BlasAnswer* const answer = plan(product)->answer();
   if (answer == nullptr) return std::nullopt;
   return answer->workspace;

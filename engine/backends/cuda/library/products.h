@@ -7,8 +7,8 @@
 #include <memory>
 #include <optional>
 
+#include "engine/backends/cuda/device/gpu.h"
 #include "engine/backends/cuda/driver/blas.h"
-#include "engine/backends/cuda/driver/gpu.h"
 #include "engine/backends/cuda/library/product.h"
 #include "engine/core/mutex.h"
 #include "engine/core/status.h"

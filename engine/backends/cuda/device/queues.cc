@@ -1,4 +1,4 @@
-#include "engine/backends/cuda/driver/queues.h"
+#include "engine/backends/cuda/device/queues.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "engine/backends/cuda/driver/graphs.h"
+#include "engine/backends/cuda/device/graphs.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,6 +1,6 @@
 // Tests Graphs with the fake driver. It runs the nodes of a graph late and with their parameters at
 // launch, and it refuses destroyed graphs and graphs with nodes of another graph.
-#include "engine/backends/cuda/driver/graphs.h"
+#include "engine/backends/cuda/device/graphs.h"
 
 #ifdef TT_FAKE_CUDA_LIBRARY
 
@@ -9,7 +9,7 @@
 
 #include <random>
 
-#include "engine/backends/cuda/driver/gpu.h"
+#include "engine/backends/cuda/device/gpu.h"
 #include "engine/memory/on_behalf.h"
 
 namespace teletensor::backends::cuda {
@@ -64,12 +64,12 @@ class GraphsOfASession : public testing::Test {
       host[i] = first + static_cast<int>(i);
       bytes[i * kCell / 4] = host[i];
     }
-    ASSERT_TRUE(gpu_->copy_in(block, bytes.data(), kBytes).ok());
+    ASSERT_TRUE(gpu_->host_to_device().copy(block, bytes.data(), kBytes).ok());
   }
   std::vector<int> cells(const char* block, memory::OwnerId who = kMe) {
     const OnBehalf behalf(who);
     std::vector<int> bytes(kBytes / 4), found(kCells);
-    EXPECT_EQ(gpu_->copy_out(bytes.data(), block, kBytes).message(), "");
+    EXPECT_EQ(gpu_->device_to_host().copy(bytes.data(), block, kBytes).message(), "");
     for (std::size_t i = 0; i < kCells; ++i) found[i] = bytes[i * kCell / 4];
     return found;
   }
@@ -156,7 +156,7 @@ TEST_F(GraphsOfASession, WhatIsGatheredIsNotOvertaken) {
     ASSERT_TRUE(gpu_->begin_beside(kMe).ok());
     {
       const OnBehalf beside(kMe, true);
-      ASSERT_TRUE(gpu_->copy_in(blocks_[2], &i, 4).ok());
+      ASSERT_TRUE(gpu_->host_to_device().copy(blocks_[2], &i, 4).ok());
     }
     ASSERT_TRUE(gpu_->copy(blocks_[3], blocks_[2], kBytes).ok());
     none[0] = i;

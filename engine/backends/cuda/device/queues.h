@@ -20,8 +20,8 @@
 #include <memory>
 #include <vector>
 
+#include "engine/backends/cuda/device/graphs.h"
 #include "engine/backends/cuda/driver/driver.h"
-#include "engine/backends/cuda/driver/graphs.h"
 #include "engine/core/mutex.h"
 #include "engine/core/status.h"
 #include "engine/memory/storage.h"

@@ -1,6 +1,6 @@
 // Tests Gpu with the fake driver, whose streams run late, whose memory the host cannot access, and
 // whose devices can fail.
-#include "engine/backends/cuda/driver/gpu.h"
+#include "engine/backends/cuda/device/gpu.h"
 
 #ifdef TT_FAKE_CUDA_LIBRARY
 
@@ -84,7 +84,7 @@ std::vector<int> numbers(std::size_t count, int first = 0) {
 
 std::vector<int> read(Gpu& gpu, const void* memory, std::size_t count) {
   std::vector<int> made(count, -1);
-  EXPECT_EQ(gpu.copy_out(made.data(), memory, 4 * count).message(), "");
+  EXPECT_EQ(gpu.device_to_host().copy(made.data(), memory, 4 * count).message(), "");
   return made;
 }
 
@@ -99,9 +99,9 @@ bool eventually(const std::function<bool()>& true_) {
 
 TEST(Gpu, KnowsItself) {
   Opened device(kSound);
-  EXPECT_EQ(device.gpu->model(), "Fake GPU");
-  EXPECT_EQ(device.gpu->capability(), 90);
-  EXPECT_EQ(device.gpu->free_at_start(), 64u << 20);
+  EXPECT_EQ(device.gpu->facts().model, "Fake GPU");
+  EXPECT_EQ(device.gpu->facts().capability, 90);
+  EXPECT_EQ(device.gpu->facts().free_at_start, 64u << 20);
   EXPECT_TRUE(device.gpu->health().ok());
 }
 
@@ -121,7 +121,7 @@ TEST(Gpu, CopiesOfAllSizesThroughTheSlots) {
     void* memory = device.gpu->allocate(4 * count);
     ASSERT_NE(memory, nullptr);
     std::vector<int> source = numbers(count, 7);
-    ASSERT_TRUE(device.gpu->copy_in(memory, source.data(), 4 * count).ok());
+    ASSERT_TRUE(device.gpu->host_to_device().copy(memory, source.data(), 4 * count).ok());
     source.assign(count, 0);  // the host memory may be changed now
     EXPECT_EQ(read(*device.gpu, memory, count), numbers(count, 7));
     device.gpu->free(memory);
@@ -138,20 +138,21 @@ TEST(Gpu, LockedMemoryIsCopiedStraight) {
   ASSERT_NE(memory, nullptr);
   ASSERT_TRUE(gpu.lock(host.data(), bytes));
   EXPECT_FALSE(gpu.lock(host.data(), bytes));  // it is already locked
-  ASSERT_TRUE(gpu.copy_in_locked(memory, host.data(), bytes, go_on).ok());
+  ASSERT_TRUE(gpu.host_to_device().copy_locked(memory, host.data(), bytes, go_on).ok());
   std::fill(host.begin(), host.end(), 0);  // the copy must have read everything
-  ASSERT_TRUE(gpu.copy_out_locked(host.data(), memory, bytes, go_on).ok());
+  ASSERT_TRUE(gpu.device_to_host().copy_locked(host.data(), memory, bytes, go_on).ok());
   EXPECT_EQ(host, numbers(count, 7));
   for (int i = 0; i < 20; ++i) {  // the copy runs after all work queued before
     const std::vector<int> some(1000, i);
-    ASSERT_TRUE(gpu.copy_in(memory, some.data(), 4000).ok());
-    ASSERT_TRUE(gpu.copy_out_locked(host.data(), memory, 4000, go_on).ok());
+    ASSERT_TRUE(gpu.host_to_device().copy(memory, some.data(), 4000).ok());
+    ASSERT_TRUE(gpu.device_to_host().copy_locked(host.data(), memory, 4000, go_on).ok());
     EXPECT_EQ(std::vector<int>(host.begin(), host.begin() + 1000), some);
   }
   EXPECT_TRUE(gpu.unlock(host.data()));
   EXPECT_FALSE(gpu.unlock(host.data()));
   // The memory is no longer locked, so the fake driver refuses it.
-  EXPECT_EQ(gpu.copy_out_locked(host.data(), memory, bytes, go_on).code(), core::Code::kInternal);
+  EXPECT_EQ(gpu.device_to_host().copy_locked(host.data(), memory, bytes, go_on).code(),
+            core::Code::kInternal);
   EXPECT_TRUE(gpu.health().ok());
   gpu.free(memory);
 }
@@ -166,8 +167,8 @@ TEST(Gpu, ACopyThatIsNotWantedAnyMoreHasEndedOnReturn) {
   for (const bool out : {true, false}) {
     int asked = 0;
     const auto once = [&] { return ++asked < 2; };
-    EXPECT_EQ((out ? gpu.copy_out_locked(host.data(), memory, bytes, once)
-                   : gpu.copy_in_locked(memory, host.data(), bytes, once))
+    EXPECT_EQ((out ? gpu.device_to_host().copy_locked(host.data(), memory, bytes, once)
+                   : gpu.host_to_device().copy_locked(memory, host.data(), bytes, once))
                   .code(),
               core::Code::kCancelled);
     EXPECT_EQ(asked, 2);
@@ -193,7 +194,7 @@ TEST(Gpu, WhatIsAskedRunsInItsOrder) {
     switch (random() % 3) {
       case 0: {
         const std::vector<int> some(n, i);
-        ASSERT_TRUE(device.gpu->copy_in(a + 4 * at, some.data(), 4 * n).ok());
+        ASSERT_TRUE(device.gpu->host_to_device().copy(a + 4 * at, some.data(), 4 * n).ok());
         std::fill_n(host_a.begin() + static_cast<long>(at), n, i);
         break;
       }
@@ -221,7 +222,7 @@ TEST(Gpu, ManyThreadsShareIt) {
         const std::size_t count = 1000u * static_cast<unsigned>(t + 1);
         void* memory = device.gpu->allocate(4 * count);
         const std::vector<int> source = numbers(count, 1000 * t + i);
-        EXPECT_TRUE(device.gpu->copy_in(memory, source.data(), 4 * count).ok());
+        EXPECT_TRUE(device.gpu->host_to_device().copy(memory, source.data(), 4 * count).ok());
         EXPECT_EQ(read(*device.gpu, memory, count), source);
         device.gpu->free(memory);
       }
@@ -236,7 +237,7 @@ TEST(Gpu, CopiesFromAnotherDeviceWaitForItAndHoldItUp) {
   void* to = two.gpu->allocate(4000);
   for (int i = 0; i < 30; ++i) {
     const std::vector<int> source = numbers(1000, i);
-    ASSERT_TRUE(one.gpu->copy_in(from, source.data(), 4000).ok());
+    ASSERT_TRUE(one.gpu->host_to_device().copy(from, source.data(), 4000).ok());
     ASSERT_TRUE(two.gpu->copy_from(*one.gpu, to, from, 4000).ok());
     // Runs after the copy, in whatever order the streams run.
     ASSERT_TRUE(one.gpu->zero(from, 4000).ok());
@@ -259,7 +260,7 @@ TEST(Gpu, SessionsRunBesideEachOtherAndWaitWhereMemoryIsHandedOver) {
     const std::vector<int> source = numbers(1000, 1000 * i + 1);
     {
       const OnBehalf behalf(one);
-      ASSERT_TRUE(gpu.copy_in(memory, source.data(), 4000).ok());
+      ASSERT_TRUE(gpu.host_to_device().copy(memory, source.data(), 4000).ok());
       ASSERT_TRUE(gpu.copy(private_copy, memory, 4000).ok());
     }
     ASSERT_TRUE(gpu.transfer_ownership(memory, 4000, one, two).ok());
@@ -286,10 +287,10 @@ TEST(Gpu, SharedMemoryIsOrderedAmongAll) {
     ASSERT_TRUE(gpu.follow_all().ok());
     int before = -1;
     if (i % 7 == 0) {
-      ASSERT_TRUE(gpu.copy_out(&before, memory, 4).ok());
+      ASSERT_TRUE(gpu.device_to_host().copy(&before, memory, 4).ok());
       EXPECT_EQ(before, i - 1);
     }
-    ASSERT_TRUE(gpu.copy_in(memory, &i, 4).ok());
+    ASSERT_TRUE(gpu.host_to_device().copy(memory, &i, 4).ok());
     ASSERT_TRUE(gpu.make_all_follow().ok());
   }
   gpu.free(memory);
@@ -303,7 +304,7 @@ TEST(Gpu, AnEndedSessionsWorkIsWaitedFor) {
     const std::vector<int> source = numbers(1000, 7);
     {
       const OnBehalf behalf(i);
-      ASSERT_TRUE(gpu.copy_in(memory, source.data(), 4000).ok());
+      ASSERT_TRUE(gpu.host_to_device().copy(memory, source.data(), 4000).ok());
     }
     gpu.end(i);
     ASSERT_TRUE(gpu.transfer_ownership(memory, 2000, i, i + 1000).ok());
@@ -331,8 +332,9 @@ TEST(Gpu, UploadsRunBesideAndWhatComesLaterWaitsForThem) {
     ASSERT_TRUE(gpu.begin_beside(1).ok());
     {
       const OnBehalf behalf(1, true);
-      ASSERT_TRUE(gpu.copy_in(block, source.data(), 4000).ok());
-      ASSERT_TRUE(gpu.copy_in(block + 4000, source.data() + 1000, 4 * kCount - 4000).ok());
+      ASSERT_TRUE(gpu.host_to_device().copy(block, source.data(), 4000).ok());
+      ASSERT_TRUE(
+          gpu.host_to_device().copy(block + 4000, source.data() + 1000, 4 * kCount - 4000).ok());
     }
     const OnBehalf behalf(1);
     ASSERT_TRUE(gpu.copy(copy, block, 4 * kCount).ok());
@@ -354,7 +356,7 @@ TEST(Gpu, WhatMovesToTheHostHoldsUpNobody) {
     const std::vector<int> source = numbers(kCount, round);
     {
       const OnBehalf behalf(1);
-      ASSERT_TRUE(gpu.copy_in(idle, source.data(), 4 * kCount).ok());
+      ASSERT_TRUE(gpu.host_to_device().copy(idle, source.data(), 4 * kCount).ok());
       ASSERT_TRUE(gpu.synchronize().ok());
     }
     happens("hold 0");
@@ -362,7 +364,7 @@ TEST(Gpu, WhatMovesToTheHostHoldsUpNobody) {
     std::atomic<bool> there{false};
     std::thread mover([&] {
       const OnBehalf behalf(1);
-      EXPECT_TRUE(gpu.copy_out(moved.data(), idle, 4 * kCount).ok());
+      EXPECT_TRUE(gpu.device_to_host().copy(moved.data(), idle, 4 * kCount).ok());
       there = true;
     });
     for (const memory::OwnerId busy : {2, 3, 1}) {
@@ -371,7 +373,7 @@ TEST(Gpu, WhatMovesToTheHostHoldsUpNobody) {
       void* b = gpu.allocate(4000);
       for (int i = 0; i < 30; ++i) {
         const std::vector<int> some = numbers(1000, 100 * round + i);
-        ASSERT_TRUE(gpu.copy_in(a, some.data(), 4000).ok());
+        ASSERT_TRUE(gpu.host_to_device().copy(a, some.data(), 4000).ok());
         ASSERT_TRUE(gpu.copy(b, a, 4000).ok());
         ASSERT_TRUE(gpu.zero(a, 4000).ok());
         ASSERT_EQ(read(gpu, b, 1000), some);
@@ -427,7 +429,7 @@ TEST(Gpu, OutOfMemoryIsNoLoss) {
 TEST(Gpu, OpenMemoryIsOfWholeUnitsClearAndGivenBack) {
   Opened device(kOther);
   Gpu& gpu = *device.gpu;
-  const std::size_t unit = gpu.open_unit();
+  const std::size_t unit = gpu.mappable().unit();
   ASSERT_EQ(unit, 2u << 20);
   const auto use = [&] {
     std::size_t free = 0, total = 0;
@@ -436,12 +438,12 @@ TEST(Gpu, OpenMemoryIsOfWholeUnitsClearAndGivenBack) {
   };
   void* source = gpu.allocate(4000);
   const std::vector<int> wanted = numbers(1000);
-  ASSERT_TRUE(gpu.copy_in(source, wanted.data(), 4000).ok());
+  ASSERT_TRUE(gpu.host_to_device().copy(source, wanted.data(), 4000).ok());
   ASSERT_TRUE(gpu.synchronize().ok());
   const std::size_t before = use();
   for (int round = 0; round < 3; ++round) {
     void* memory = nullptr;
-    const int descriptor = gpu.open_memory(2 * unit, &memory);
+    const int descriptor = gpu.mappable().allocate(2 * unit, &memory);
     ASSERT_GE(descriptor, 0);
     EXPECT_EQ(use(), before + 2 * unit);
     EXPECT_EQ(read(gpu, memory, unit / 2), std::vector<int>(unit / 2));
@@ -450,11 +452,11 @@ TEST(Gpu, OpenMemoryIsOfWholeUnitsClearAndGivenBack) {
     std::vector<int> there(1000);
     ASSERT_EQ(pread(descriptor, there.data(), 4000, 0), 4000);  // for the fake driver it is a file
     EXPECT_EQ(there, wanted);
-    gpu.withdraw(descriptor, memory, 2 * unit);
+    gpu.mappable().withdraw(descriptor, memory, 2 * unit);
     EXPECT_EQ(use(), before);
   }
   void* none = nullptr;
-  EXPECT_EQ(gpu.open_memory(64u << 20, &none), -1);  // more memory than the device has
+  EXPECT_EQ(gpu.mappable().allocate(64u << 20, &none), -1);  // more memory than the device has
   gpu.free(source);
   EXPECT_TRUE(gpu.health().ok());
 }
@@ -466,7 +468,7 @@ TEST(Gpu, AnErrorThatEndsTheContextIsForGood) {
   happens("sticky 2");
   (void)device.gpu->zero(memory, 4000);
   int one = 0;
-  const core::Status status = device.gpu->copy_out(&one, memory, 4);
+  const core::Status status = device.gpu->device_to_host().copy(&one, memory, 4);
   EXPECT_EQ(status.code(), core::Code::kUnknown);
   EXPECT_THAT(status.message(), AllOf(HasSubstr("DEVICE_LOST: cuda:2 (Fake GPU)"),
                                       HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS (700)")));
@@ -485,9 +487,9 @@ TEST(Gpu, WhatALostDeviceHasLockedIsTheHosts) {
   void* memory = gpu.allocate(4000);
   ASSERT_TRUE(gpu.lock(kept.data(), 4000) && gpu.lock(other.data(), 4000));
   happens("sticky 7");
-  EXPECT_THAT(gpu.copy_out_locked(other.data(), memory, 4000, go_on).message(),
+  EXPECT_THAT(gpu.device_to_host().copy_locked(other.data(), memory, 4000, go_on).message(),
               HasSubstr("DEVICE_LOST: cuda:7"));
-  EXPECT_THAT(gpu.copy_in_locked(memory, kept.data(), 4000, go_on).message(),
+  EXPECT_THAT(gpu.host_to_device().copy_locked(memory, kept.data(), 4000, go_on).message(),
               HasSubstr("DEVICE_LOST: cuda:7"));
   EXPECT_FALSE(gpu.unlock(kept.data()));
   std::vector<int> more(1000);
@@ -510,7 +512,7 @@ TEST(Gpu, AHangEndsWithPatience) {
   ASSERT_TRUE(device.gpu->synchronize().ok());
   happens("hang 4");
   int one = 0;
-  const core::Status status = device.gpu->copy_out(&one, memory, 4);
+  const core::Status status = device.gpu->device_to_host().copy(&one, memory, 4);
   EXPECT_EQ(status.code(), core::Code::kUnknown);
   EXPECT_THAT(status.message(), HasSubstr("it has made no progress for 3 seconds"));
 }
@@ -519,7 +521,7 @@ TEST(Gpu, AnIdleDeviceIsNotLost) {
   Opened device(kIdle, 2);
   void* memory = device.gpu->allocate(4000);
   const std::vector<int> source = numbers(1000);
-  ASSERT_TRUE(device.gpu->copy_in(memory, source.data(), 4000).ok());
+  ASSERT_TRUE(device.gpu->host_to_device().copy(memory, source.data(), 4000).ok());
   EXPECT_EQ(read(*device.gpu, memory, 1000), source);
   std::this_thread::sleep_for(std::chrono::milliseconds(2300));
   EXPECT_TRUE(device.gpu->health().ok());
