@@ -23,7 +23,11 @@
 
 #include "clients/session/session.h"
 #include "gil.h"
-#include "pending.h"
+#include "session/followed.h"
+#include "session/gradient_stream.h"
+#include "session/pending.h"
+#include "session/saved_hooks.h"
+#include "session/source_lines.h"
 
 namespace teletensor::client {
 
@@ -48,13 +52,7 @@ class NodeExtra final : public core::Counted {
   std::size_t index = 0;  // Index of the node in its checkpoint frame.
   std::string site;       // In anomaly mode: the source line that recorded the node.
   // The saved_tensors_hooks for each saved value of the node, until the value is packed.
-  struct Packing {
-    nb::object pack, unpack;  // Both are empty if the value is kept unchanged.
-    // Number of the value's storage among those that the hooks apply to. -1 means that they apply
-    // to all.
-    int storage = -1;
-  };
-  std::vector<Packing> packing;
+  std::vector<SavedHooks::Packing> packing;
   // A result of pack().
   struct Packed {
     int slot;
@@ -83,68 +81,36 @@ class PySession final : public Session {
   core::Result<autograd::Node*> again(autograd::Node& node) override;
   Var saved_again(int slot, autograd::Node& node) override;
 
-  // ---- Tensors that do not exist yet (pending.h)
-  // Creates the tensor. Returns false if a Python error is set.
-  bool resolve(PyTensor& tensor);
-  // Creates all pending tensors. Raises an error of any of them.
-  Status settle_all();
-  void add(Pending& pending);
-  Status make_room();
-  // Reports that the program has released the tensor.
-  void dropped(PyTensor& tensor);
+  // Tensors whose sizes depend on data.
+  PendingTensors& pending() { return pending_; }
+  // Tensors that show memory of the program.
+  FollowedMemory& followed() { return followed_; }
+  SourceLines& lines() { return lines_; }
+  RepeatedReads& repeated_reads() { return repeated_reads_; }
+  GradientStream& gradient_stream() { return gradient_stream_; }
   // Returns true if calls must be executed in order: inside levels and checkpoints, in strict mode
   // and in anomaly mode.
   bool in_order() const;
-  Site present_site();
 
   // Checkpoints: between begin and end, nodes belong to the frame and their saved values are
   // dropped.
   void begin_frame(core::Ref<Frame> frame, bool first);
   void end_frame();
-  // Pushes saved_tensors_hooks of this thread: `pack` receives the values that nodes save, and
-  // `unpack` returns them. If `storages` is not empty, the hooks apply only to values in the
-  // storages and dtypes of these tensors, and pack() receives the storage's number, shape, strides
-  // and offset instead of a tensor.
-  void push_saved_hooks(nb::object pack, nb::object unpack, std::span<const HandleRef> storages);
+  // Adds saved_tensors_hooks of this thread, which apply to the values that nodes save from now on.
+  void push_saved_hooks(SavedHooks::Hooks hooks);
   std::size_t saved_hooks() const { return saved_hooks_.size(); }
-  // Pops the innermost hooks until `left` remain.
+  // Removes the innermost hooks until `left` remain.
   void pop_saved_hooks(std::size_t left);
   // Sets anomaly mode: `site` returns the current source line, and `check` inspects the gradients
   // of a node.
   void set_anomaly(nb::object site, nb::object check);
-  // From begin to end of a stream, gradients are fetched as soon as leaves receive them.
-  struct Streamed {
-    HandleRef leaf;
-    std::uint64_t seq;
-    bool bulk;
-  };
-  void begin_stream(std::size_t inline_bytes);
-  std::vector<Streamed> end_stream();
   autograd::HookId add_hook(nb::object callable);
   void drop_hook(autograd::HookId hook) { hooks_.erase(hook); }
 
   // A source line such as "file.py:12 in train". Empty if it is no longer known.
-  std::string site_of(std::uint64_t seq) const;
-  // Called without arguments each time kLap more commands were issued, while a command is being
-  // issued. It must be C code that runs no Python code. Its exceptions are dropped.
-  nb::object on_lap;
-  // Commands up to this number are the older half of those whose source lines site_of() knows.
-  std::uint64_t fading_upto() const { return last_seq() - std::min(last_seq(), kSites / 2); }
-
-  // Makes h and its views follow memory of the program: `refresh` is called with h before they are
-  // used, and updates its contents. Ends when the last other reference to h is released.
-  void follow(Handle& h, nb::object refresh);
-  void follow_nothing();
-  // Suspends or resumes following: while `on` is set, the tensors behave like any others.
-  void set_handed_over(const Handle& h, bool on);
-  // The object that updates h if h follows memory of the program; otherwise None.
-  nb::object follower_of(const Handle& h) const;
+  std::string site_of(std::uint64_t seq) const { return lines_.line(seq); }
 
   bool strict = false;  // Whether to wait after every operator.
-  // Reports that command `seq` reads the value of one element. At the kManyReads-th such read in a
-  // row from the same line, with few commands in between, on_reads is called with the line.
-  void note_read(std::uint64_t seq);
-  nb::object on_reads;
   // Called without arguments before each wait for the daemon. An exception ends the wait.
   nb::object before_wait;
   nb::handle self;  // The Python object; a borrowed reference.
@@ -162,61 +128,26 @@ class PySession final : public Session {
     note_site(last_seq() + 1);  // The next command overwrites this entry with its own line.
     return site_of(last_seq() + 1);
   }
-  Status before_write(const Handle& h) override;
-  Status before_backward() override;
-  Status before_raise() override;
-  void interrupted(std::uint64_t upto) override;
+  Status before_write(const Handle& h) override { return pending_.before_write(h); }
+  Status before_backward() override { return pending_.before_backward(); }
+  Status before_raise() override { return pending_.settle_each(); }
+  void interrupted(std::uint64_t upto) override { pending_.interrupted(upto); }
   Status before_forget(autograd::Node& node) override;
-  Status before_use(Handle& h, bool writes) override;
+  Status before_use(Handle& h, bool writes) override { return followed_.before_use(h, writes); }
 
  private:
-  struct SavedHooks {
-    nb::object pack, unpack;
-    // The storages to which the hooks apply. Empty for all storages.
-    std::vector<std::pair<core::Ref<autograd::Cell>, core::DType>> storages;
-    std::thread::id thread;
-  };
-  // The innermost hooks of this thread that apply to the value.
-  NodeExtra::Packing packing_of(const autograd::Node::SavedSlot& slot) const;
-  std::vector<SavedHooks> saved_hooks_;  // The saved_tensors_hooks in effect, innermost last.
-  // Creates the tensor, or records the error that prevents it. Returns an error if a wait failed.
-  Status settle(PyTensor& tensor);
-  Status finish(PyTensor& tensor, Pending& pending);
-  Status settle_those(const std::function<bool(const Pending&)>& wanted);
-  void unregister(Pending& pending);
-  std::string text_of(const Site& site) const;
-  void end_lap();
-
-  static constexpr int kManyReads = 64;
-  static constexpr std::uint64_t kFewCommands = 4;
-  // Code object of the last element read, for comparison; a borrowed reference.
-  const PyObject* read_code_ = nullptr;
-  int read_instruction_ = 0, reads_ = 0;
-  std::uint64_t read_seq_ = 0;
-
-  // The source lines of the last kSites commands are known. During kLap commands, another thread
-  // has enough time to report to the daemon the lines that it is missing.
-  static constexpr std::uint64_t kSites = 1 << 17, kLap = kSites / 4;
-  struct Free {
-    void operator()(Site* sites) const { std::free(sites); }
-  };
-  // Memory of calloc, whose pages are not resident until a site is written to them.
-  std::unique_ptr<Site[], Free> sites_;
-  // Tensors that are not created yet, oldest first; borrowed references.
-  std::deque<Pending*> unresolved_;
-  std::uint64_t held_ = 0;  // Bytes of the operands of unresolved tensors.
+  // Sets the graph's hooks for the states that concern nodes: checkpoints, saved_tensors_hooks and
+  // anomaly mode.
   void watch_nodes();
   nb::object list_of(std::span<const Var> vars);
   Status take_list(PyObject* list, std::span<Var> vars, const char* what);
 
-  struct Followed {
-    HandleRef handle;  // A handle of the followed cell; this is the only reference to it.
-    nb::object refresh;
-    bool handed_over = false, busy = false;
-  };
-  std::unordered_map<const autograd::Cell*, Followed> followed_;
-  void forget_followed();
-
+  PendingTensors pending_;
+  FollowedMemory followed_;
+  SourceLines lines_;
+  RepeatedReads repeated_reads_;
+  SavedHooks saved_hooks_;
+  GradientStream gradient_stream_;
   std::unordered_map<autograd::HookId, nb::object> hooks_;
   autograd::HookId next_hook_ = 1;
   struct OpenFrame {
@@ -226,9 +157,6 @@ class PySession final : public Session {
   };
   std::vector<OpenFrame> frames_;  // Checkpoint frames in progress, innermost last.
   nb::object anomaly_site_, anomaly_check_;
-  bool streaming_ = false;
-  std::size_t stream_inline_ = 0;
-  std::vector<Streamed> streamed_;
 };
 
 // The progress of a transfer, for other threads. `bound` is set when the command that makes a

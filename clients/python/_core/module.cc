@@ -17,25 +17,16 @@
 namespace teletensor::client {
 namespace {
 
-PyObject* g_current;     // A callable that returns the current Session object.
-std::string* g_package;  // The folder of the package's Python files.
-std::string* g_library;  // The folder of a library whose lines are internal as well; may be null.
+PyObject* g_current;  // A callable that returns the current Session object.
 
 }  // namespace
 
 PySession::PySession(const SessionLimits& limits)
-    : Session(limits), sites_(static_cast<Site*>(std::calloc(kSites, sizeof(Site)))) {
-  if (sites_ == nullptr) throw std::bad_alloc();
-}
+    : Session(limits), pending_(*this), followed_(*this) {}
 
 PySession::~PySession() {
-  {
-    const WithoutGil released;  // Released, because the writer may wait for the GIL.
-    stream().detach();
-  }
-  // The pages of sites that were never used stay untouched.
-  const std::uint64_t used = std::min(last_seq() + 1, kSites);
-  for (std::uint64_t i = 0; i < used; ++i) Py_XDECREF(sites_[i].code);
+  const WithoutGil released;  // Released, because the writer may wait for the GIL.
+  stream().detach();
 }
 
 core::Result<Var> PySession::run_hook(autograd::HookId hook, const Var& g) {
@@ -71,138 +62,11 @@ autograd::HookId PySession::add_hook(nb::object callable) {
   return next_hook_++;
 }
 
-namespace {
-
-// Returns true if the code belongs to the package itself; the caller's line is then searched
-// further out. Every code object of a file has the same file name object.
-bool internal_code(PyCodeObject* code) {
-  static std::unordered_map<PyObject*, bool> known;
-  static const std::string* library = nullptr;
-  // Consecutive commands are mostly issued by one file, whose name object is kept in `known`.
-  static std::pair<PyObject*, bool> last;
-  if (library != g_library) {
-    library = g_library;
-    known.clear();  // what the objects stand for is kept, and few
-    last = {};
-  }
-  if (code->co_filename == last.first) return last.second;
-  const auto found = known.find(code->co_filename);
-  if (found != known.end()) {
-    last = *found;
-    return found->second;
-  }
-  const char* name = PyUnicode_AsUTF8(code->co_filename);
-  if (name == nullptr) PyErr_Clear();
-  const std::string_view file = name ? name : "";
-  const bool internal = (g_package != nullptr && file.starts_with(*g_package)) ||
-                        (g_library != nullptr && file.starts_with(*g_library));
-  if (known.size() < 4096) known.emplace(Py_NewRef(code->co_filename), internal);
-  return internal;
-}
-
-}  // namespace
-
-void PySession::end_lap() {
-  if (!on_lap.is_valid() || on_lap.is_none()) return;
-  const nb::error_scope kept;
-  const WithoutCollection paused;
-  PyObject* done = call_python(on_lap.ptr());
-  if (done == nullptr) PyErr_Clear();
-  Py_XDECREF(done);
-}
-
-void PySession::note_site(std::uint64_t seq) {
-  if (seq % kLap == 0) [[unlikely]]
-    end_lap();
-  Site& site = sites_[seq % kSites];
-  PyObject* const before = site.code;
-  const Site* const given = PendingCall::site();
-  site = given == nullptr ? present_site() : *given;
-  if (given != nullptr) Py_XINCREF(site.code);
-  if (site.code == nullptr) {
-    site.code = before;
-    site.seq = 0;
-    return;
-  }
-  site.seq = seq;
-  Py_XDECREF(before);
-}
-
-// The code in the result is a new reference.
-#ifdef TELETENSOR_FRAMES
-Site PySession::present_site() {
-  Site site;
-  const FrameData* frame = present_frame();
-  while (frame != nullptr && internal_code(code_of(*frame))) frame = caller_of(*frame);
-  if (frame == nullptr) return site;
-  site.code = Py_NewRef(frame->code);
-  site.instruction = instruction_of(*frame);
-  return site;
-}
-#else
-// Garbage collection is paused: creating frame objects may start it, and it runs Python code and
-// lets other threads run, which would issue commands in the middle of this one.
-Site PySession::present_site() {
-  const WithoutCollection paused;
-  Site site;
-  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
-  while (frame != nullptr) {
-    PyCodeObject* code = PyFrame_GetCode(frame);
-    if (internal_code(code)) {
-      PyFrameObject* caller = PyFrame_GetBack(frame);
-      Py_DECREF(frame);
-      Py_DECREF(code);
-      frame = caller;
-      continue;
-    }
-    site.code = reinterpret_cast<PyObject*>(code);
-    site.instruction = PyFrame_GetLasti(frame);
-    Py_DECREF(frame);
-    break;
-  }
-  return site;
-}
-#endif
-
-std::string PySession::site_of(std::uint64_t seq) const {
-  const Site& site = sites_[seq % kSites];
-  return site.seq == seq ? text_of(site) : std::string();
-}
+void PySession::note_site(std::uint64_t seq) { lines_.note(seq, PendingCall::site()); }
 
 bool PySession::in_order() const {
   return transforms::depth != 0 || strict || !frames_.empty() ||
          (anomaly_site_.is_valid() && !anomaly_site_.is_none());
-}
-
-void PySession::note_read(std::uint64_t seq) {
-  const Site& site = sites_[seq % kSites];
-  if (site.seq != seq) return;
-  const bool again = site.code == read_code_ && site.instruction == read_instruction_ &&
-                     seq - read_seq_ <= kFewCommands;
-  reads_ = again ? reads_ + 1 : 1;
-  read_code_ = site.code;
-  read_instruction_ = site.instruction;
-  read_seq_ = seq;
-  if (reads_ != kManyReads || !on_reads.is_valid() || on_reads.is_none()) return;
-  const std::string line = text_of(site);
-  const nb::object text =
-      nb::steal(PyUnicode_DecodeUTF8(line.data(), static_cast<Py_ssize_t>(line.size()), "replace"));
-  PyObject* done = text.is_valid() ? call_python(on_reads.ptr(), text.ptr()) : nullptr;
-  if (done == nullptr) PyErr_Clear();
-  Py_XDECREF(done);
-}
-
-std::string PySession::text_of(const Site& site) const {
-  if (site.code == nullptr) return "";
-  auto* code = reinterpret_cast<PyCodeObject*>(site.code);
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  const char* name = PyUnicode_AsUTF8(code->co_name);
-  if (file == nullptr || name == nullptr) {
-    PyErr_Clear();
-    return "";
-  }
-  return std::string(file) + ":" + std::to_string(PyCode_Addr2Line(code, site.instruction)) +
-         " in " + name;
 }
 
 void PySession::tick() {
@@ -263,6 +127,10 @@ using Sizes = std::vector<std::int64_t>;
 // requires_grad, read_only.
 using Kept = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, int, std::string, Sizes, Sizes,
                         std::int64_t, std::uint64_t, std::uint64_t, std::int64_t, int, bool, bool>;
+
+nb::object object_or_none(const nb::object& object) {
+  return object.is_valid() ? object : nb::none();
+}
 
 nb::dict resume(PySession& s, std::uint64_t next_seq, std::uint64_t next_id,
                 std::uint64_t completed_upto, const std::vector<Kept>& tensors,
@@ -447,7 +315,7 @@ void bind_session(nb::module_& m) {
       .def("idle", [](PySession& s) { s.idle(); })
       .def("synchronize",
            [](PySession& s) {
-             const Status settled = s.settle_all();
+             const Status settled = s.pending().settle_all();
              PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
              // If an asynchronous error exists, it is raised instead.
              PyErr_Fetch(&type, &value, &trace);
@@ -566,34 +434,40 @@ void bind_session(nb::module_& m) {
       .def(
           "follow",
           [](PySession& s, nb::handle tensor, nb::object refresh) {
-            s.follow(*tensor_of(tensor.ptr())->handle, std::move(refresh));
+            s.followed().follow(*tensor_of(tensor.ptr())->handle, std::move(refresh));
           },
           nb::arg("tensor"), nb::arg("refresh"),
           "Calls refresh(tensor) before each use of the tensor's memory.")
-      .def("follow_nothing", &PySession::follow_nothing)
+      .def("follow_nothing", [](PySession& s) { s.followed().clear(); })
       .def(
           "set_handed_over",
           [](PySession& s, nb::handle tensor, bool on) {
-            s.set_handed_over(*tensor_of(tensor.ptr())->handle, on);
+            s.followed().set_handed_over(*tensor_of(tensor.ptr())->handle, on);
           },
           nb::arg("tensor"), nb::arg("on"))
       .def(
           "follower_of",
           [](PySession& s, nb::handle tensor) {
-            return s.follower_of(*tensor_of(tensor.ptr())->handle);
+            return s.followed().follower_of(*tensor_of(tensor.ptr())->handle);
           },
           nb::arg("tensor"), "The `refresh` of a tensor that follows memory, or None.")
       .def_rw("expand_backward", &PySession::expand_backward)
-      .def_rw("on_reads", &PySession::on_reads)
       .def_prop_rw(
-          "before_wait",
-          [](const PySession& s) { return s.before_wait.is_valid() ? s.before_wait : nb::none(); },
+          "on_reads", [](PySession& s) { return object_or_none(s.repeated_reads().on_many); },
+          [](PySession& s, nb::object call) { s.repeated_reads().on_many = std::move(call); },
+          nb::arg("value").none())
+      .def_prop_rw(
+          "before_wait", [](const PySession& s) { return object_or_none(s.before_wait); },
           [](PySession& s, nb::object call) { s.before_wait = std::move(call); },
           nb::arg("value").none(),
           "Called before each wait for the daemon; an exception of it ends the wait.")
-      .def_rw("on_lap", &PySession::on_lap)
-      .def_prop_ro("fading_upto", &PySession::fading_upto)
-      .def("site_of", &PySession::site_of)
+      .def_prop_rw(
+          "on_lap", [](PySession& s) { return object_or_none(s.lines().on_lap); },
+          [](PySession& s, nb::object call) { s.lines().on_lap = std::move(call); },
+          nb::arg("value").none())
+      .def_prop_ro("fading_upto",
+                   [](const PySession& s) { return SourceLines::fading_upto(s.last_seq()); })
+      .def("site_of", [](const PySession& s, std::uint64_t seq) { return s.site_of(seq); })
       .def(
           "explained",
           [](const PySession& s, const std::string& text, std::uint64_t root) {
@@ -632,13 +506,12 @@ void bind_session(nb::module_& m) {
       [](nb::object callable, const std::string& package) {
         Py_XDECREF(g_current);
         g_current = callable.release().ptr();
-        delete g_package;
-        g_package = new std::string(package);
+        set_package_folder(package);
       },
       nb::arg("callable"), nb::arg("package"));
   m.def(
-      "pass_over", [](const std::string& library) { g_library = new std::string(library); },
-      nb::arg("library"), "Lines of files in this folder are not the program's.");
+      "pass_over", [](const std::string& library) { pass_over(library); }, nb::arg("library"),
+      "Lines of files in this folder are not the program's.");
 }
 
 }  // namespace teletensor::client

@@ -181,12 +181,12 @@ Status PySession::run_grad_hook(autograd::HookId hook, Handle& leaf) {
 void PySession::watch_nodes() {
   graph().on_save = nullptr;
   graph().on_record = nullptr;
-  if (!saved_hooks_.empty() && frames_.empty()) {
+  if (saved_hooks_.size() > 0 && frames_.empty()) {
     graph().on_save = [this](Node& node) {
-      std::vector<NodeExtra::Packing> packing;
-      for (const Node::SavedSlot& slot : node.saved) packing.push_back(packing_of(slot));
+      std::vector<SavedHooks::Packing> packing;
+      for (const Node::SavedSlot& slot : node.saved) packing.push_back(saved_hooks_.of(slot));
       if (std::none_of(packing.begin(), packing.end(),
-                       [](const NodeExtra::Packing& each) { return each.pack.is_valid(); })) {
+                       [](const SavedHooks::Packing& each) { return each.pack.is_valid(); })) {
         return;
       }
       extra_of(node).packing = std::move(packing);
@@ -229,34 +229,13 @@ void PySession::end_frame() {
   watch_nodes();
 }
 
-void PySession::push_saved_hooks(nb::object pack, nb::object unpack,
-                                 std::span<const HandleRef> storages) {
-  SavedHooks& hooks = saved_hooks_.emplace_back();
-  hooks.pack = std::move(pack);
-  hooks.unpack = std::move(unpack);
-  for (const HandleRef& h : storages) hooks.storages.emplace_back(h->cell, h->layout.dtype);
-  hooks.thread = std::this_thread::get_id();
+void PySession::push_saved_hooks(SavedHooks::Hooks hooks) {
+  saved_hooks_.push(std::move(hooks));
   watch_nodes();
 }
 
-NodeExtra::Packing PySession::packing_of(const Node::SavedSlot& slot) const {
-  for (auto hooks = saved_hooks_.rbegin(); hooks != saved_hooks_.rend(); ++hooks) {
-    if (hooks->thread != std::this_thread::get_id()) continue;
-    if (hooks->storages.empty()) return {hooks->pack, hooks->unpack};
-    for (std::size_t i = 0; i < hooks->storages.size(); ++i) {
-      const auto& [cell, dtype] = hooks->storages[i];
-      if (cell.get() != slot.cell || dtype != slot.layout.dtype) continue;
-      return {hooks->pack, hooks->unpack, static_cast<int>(i)};
-    }
-  }
-  return {};
-}
-
 void PySession::pop_saved_hooks(std::size_t left) {
-  if (saved_hooks_.size() > left) {
-    saved_hooks_.erase(saved_hooks_.begin() + static_cast<std::ptrdiff_t>(left),
-                       saved_hooks_.end());
-  }
+  saved_hooks_.pop(left);
   watch_nodes();
 }
 
@@ -277,7 +256,7 @@ class Unrecorded {
 Status PySession::before_forget(Node& node) {
   if (node.extra == nullptr || extra_of(node).packing.empty()) return {};
   NodeExtra& extra = extra_of(node);
-  const std::vector<NodeExtra::Packing> packing = std::exchange(extra.packing, {});
+  const std::vector<SavedHooks::Packing> packing = std::exchange(extra.packing, {});
   const Unrecorded unrecorded;
   const transforms::Below below(0);
   for (std::size_t i = 0; i < node.saved.size(); ++i) {
@@ -417,25 +396,8 @@ void PySession::set_anomaly(nb::object site, nb::object check) {
   watch_nodes();
 }
 
-void PySession::begin_stream(std::size_t inline_bytes) {
-  streaming_ = true;
-  stream_inline_ = inline_bytes;
-  streamed_.clear();
-}
-
-std::vector<PySession::Streamed> PySession::end_stream() {
-  streaming_ = false;
-  return std::exchange(streamed_, {});
-}
-
 bool PySession::leaf_done(Handle& leaf) {
-  if (!streaming_ || leaf.grad == nullptr) return true;
-  const core::Layout& layout = leaf.grad->layout;
-  const bool bulk =
-      static_cast<std::size_t>(layout.geometry.numel()) * core::size_of(layout.dtype) >
-      stream_inline_;
-  auto seq = fetch(*leaf.grad, bulk);
-  if (seq.ok()) streamed_.push_back({HandleRef(&leaf), *seq, bulk});
+  gradient_stream_.leaf_done(*this, leaf);
   return true;
 }
 
@@ -557,12 +519,12 @@ struct PyFrame {
 // A single native call, so that a signal handler cannot interrupt it and leave fetched gradients
 // without an owner.
 nb::list streamed(PySession& session, std::size_t inline_bytes, nb::object backward) {
-  session.begin_stream(inline_bytes);
+  session.gradient_stream().begin(inline_bytes);
   const bool before = std::exchange(session.expand_backward, true);
   const nb::object done = nb::steal(call_python(backward.ptr()));
   session.expand_backward = before;
   nb::list out;
-  for (const PySession::Streamed& each : session.end_stream()) {
+  for (const GradientStream::Fetched& each : session.gradient_stream().end()) {
     nb::object fetch = nb::cast(new PyFetch(nb::borrow(session.self), session, each.seq, each.bulk),
                                 nb::rv_policy::take_ownership);
     if (done.is_valid()) {
@@ -665,11 +627,12 @@ void bind_tape(nb::module_& m) {
   m.def(
       "push_saved_hooks",
       [](PySession& session, nb::object pack, nb::object unpack, nb::list storages) {
-        std::vector<HandleRef> handles;
+        SavedHooks::Hooks hooks{std::move(pack), std::move(unpack), {}};
         for (nb::handle t : storages) {
-          handles.emplace_back(&transforms::ground(autograd::handle_of(checked_tensor(t).var())));
+          const Handle& h = transforms::ground(autograd::handle_of(checked_tensor(t).var()));
+          hooks.storages.emplace_back(h.cell, h.layout.dtype);
         }
-        session.push_saved_hooks(std::move(pack), std::move(unpack), handles);
+        session.push_saved_hooks(std::move(hooks));
       },
       nb::arg("session"), nb::arg("pack"), nb::arg("unpack"), nb::arg("storages"));
   m.def("saved_hooks", [](PySession& session) { return session.saved_hooks(); });

@@ -25,7 +25,7 @@ PyTensor* usable(PyObject* object) {
     return nullptr;
   }
   PyTensor* tensor = nb::inst_ptr<PyTensor>(object);
-  if (tensor->pending != nullptr && !tensor->session->resolve(*tensor)) [[unlikely]]
+  if (tensor->pending != nullptr && !tensor->session->pending().resolve(*tensor)) [[unlikely]]
     return nullptr;
   return tensor;
 }
@@ -46,7 +46,7 @@ PyTensor::PyTensor(PySession* s, core::Ref<Pending> unmade, PyObject* object)
 }
 
 PyTensor::~PyTensor() {
-  if (pending != nullptr) session->dropped(*this);
+  if (pending != nullptr) session->pending().dropped(*this);
   if (handle != nullptr && handle->owner == self) handle->owner = nullptr;
 }
 
@@ -164,7 +164,7 @@ PyTensor& checked_tensor(nb::handle object, const char* what) {
 namespace {
 
 autograd::Handle& handle(const PyTensor& t) {
-  if (t.pending != nullptr && !t.session->resolve(const_cast<PyTensor&>(t))) [[unlikely]]
+  if (t.pending != nullptr && !t.session->pending().resolve(const_cast<PyTensor&>(t))) [[unlikely]]
     throw nb::python_error();
   return *t.handle;
 }
@@ -203,7 +203,10 @@ wire::FetchedValue read(const PyTensor& t) {
   ValueReads& reads = session.value_reads();
   if (auto known = reads.find(session, handle(t))) return std::move(*known);
   const ValueReads::Asked asked = value_or_raise(reads.ask(session, handle(t)));
-  if (handle(t).geometry().numel() == 1) session.note_read(asked.seq);
+  if (handle(t).geometry().numel() == 1) {
+    const Site* const site = session.lines().find(asked.seq);
+    if (site != nullptr) session.repeated_reads().note(*site);
+  }
   auto value = reads.wait(session, asked);
   if (PyErr_Occurred()) throw nb::python_error();
   raise_late(session);

@@ -9,10 +9,14 @@
 #include <nanobind/nanobind.h>
 
 #include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
 #include <thread>
 #include <vector>
 
 #include "clients/session/session.h"
+#include "source_lines.h"
 
 namespace teletensor::client {
 
@@ -20,13 +24,6 @@ namespace nb = nanobind;
 
 class PySession;
 struct PyTensor;
-
-// The caller's position in the program; converted to a source line only when an error needs it.
-struct Site {
-  std::uint64_t seq = 0;
-  PyObject* code = nullptr;  // The code object of the caller; a counted reference.
-  int instruction = 0;
-};
 
 // Numbers that are being fetched. Several tensors may wait for the same ones.
 class Counts final : public core::Counted {
@@ -78,6 +75,43 @@ class Pending final : public core::Counted {
   bool cancelled = false;  // Cancelled by a Ctrl-C that the program has received.
 
   ~Pending() override;
+};
+
+// The pending tensors of a session. Runs under the GIL; a wait releases it.
+class PendingTensors {
+ public:
+  // Sets `session.watching` while there are such tensors.
+  explicit PendingTensors(PySession& session) : session_(session) {}
+
+  void add(Pending& pending);
+  // Creates the tensor. Returns false if a Python error is set.
+  bool resolve(PyTensor& tensor);
+  // Creates all pending tensors. Raises an error of any of them.
+  Status settle_all();
+  // Creates the oldest ones while they keep too much memory alive.
+  Status make_room();
+  // Reports that the program has released the tensor.
+  void dropped(PyTensor& tensor);
+
+  // These functions create the tensors whose result a command could change: a write to h, a
+  // backward, or a Raise.
+  Status before_write(const Handle& h);
+  Status before_backward();
+  Status settle_each();
+  // The commands up to `upto` were cancelled: the tensors that wait for their numbers have an
+  // error.
+  void interrupted(std::uint64_t upto);
+
+ private:
+  // Creates the tensor, or records the error that prevents it. Returns an error if a wait failed.
+  Status settle(PyTensor& tensor);
+  Status finish(PyTensor& tensor, Pending& pending);
+  Status settle_those(const std::function<bool(const Pending&)>& wanted);
+  void unregister(Pending& pending);
+
+  PySession& session_;
+  std::deque<Pending*> unresolved_;  // Oldest first; borrowed references.
+  std::uint64_t held_ = 0;           // Bytes of their operands.
 };
 
 }  // namespace teletensor::client

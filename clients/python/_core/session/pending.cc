@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "bindings.h"
+#include "../bindings.h"
 #include "clients/session/error_text.h"
 
 namespace teletensor::client {
@@ -132,8 +132,8 @@ Pending::~Pending() { Py_XDECREF(site.code); }
 
 // Creates the tensor, or records the error that prevents it. Returns an error if the wait failed or
 // was interrupted.
-Status PySession::settle(PyTensor& tensor) {
-  TT_RETURN_IF_ERROR(alive());
+Status PendingTensors::settle(PyTensor& tensor) {
+  TT_RETURN_IF_ERROR(session_.alive());
   while (tensor.pending) {
     const core::Ref<Pending> pending = tensor.pending;
     if (pending->error.is_valid()) return {};
@@ -141,29 +141,29 @@ Status PySession::settle(PyTensor& tensor) {
       if (pending->runs == std::this_thread::get_id()) {
         return core::internal("the creation of a tensor needs the tensor itself");
       }
-      TT_RETURN_IF_ERROR(wait_until([&] { return !pending->busy.load(); }));
+      TT_RETURN_IF_ERROR(session_.wait_until([&] { return !pending->busy.load(); }));
       continue;
     }
     pending->busy = true;
     pending->runs = std::this_thread::get_id();
     const Status status = finish(tensor, *pending);
     pending->busy = false;
-    stream().wake();
+    session_.stream().wake();
     TT_RETURN_IF_ERROR(status);
   }
   return {};
 }
 
-Status PySession::finish(PyTensor& tensor, Pending& pending) {
+Status PendingTensors::finish(PyTensor& tensor, Pending& pending) {
   // Another thread may drop the last reference while this one waits.
   const nb::object alive = nb::borrow(tensor.self);
   Status found;
   TT_RETURN_IF_ERROR(pending.counts->wait(found));
   if (pending.error.is_valid()) return {};  // Creating the tensor was interrupted meanwhile.
   if (!found.ok()) {
-    pending.error =
-        exception_of(Status(found.code(), explained(*this, found.message(), pending.counts->root)),
-                     pending.counts->root);
+    pending.error = exception_of(
+        Status(found.code(), explained(session_, found.message(), pending.counts->root)),
+        pending.counts->root);
     pending.cancelled = found.code() == core::Code::kCancelled;
     unregister(pending);
     return {};
@@ -173,10 +173,10 @@ Status PySession::finish(PyTensor& tensor, Pending& pending) {
     const Modes modes(pending);
     nb::list numbers;
     for (std::int64_t n : pending.counts->numbers) numbers.append(n);
-    Status before = take_status();
+    Status before = session_.take_status();
     const nb::object call = pending.finish;
     made = call_python(call.ptr(), numbers.ptr());
-    put_status(std::move(before));
+    session_.put_status(std::move(before));
   }
   PyTensor* result = made == nullptr ? nullptr : tensor_of(made);
   if (made != nullptr && result == nullptr && !PyErr_Occurred()) {
@@ -192,7 +192,7 @@ Status PySession::finish(PyTensor& tensor, Pending& pending) {
     Py_XDECREF(made);
     // After Ctrl-C the tensor can still be created by a later use.
     if (!PyErr_ExceptionMatches(PyExc_Exception)) return aborted();
-    pending.error = taken_error(text_of(pending.site));
+    pending.error = taken_error(line_of(pending.site));
     unregister(pending);
     return {};
   }
@@ -204,7 +204,7 @@ Status PySession::finish(PyTensor& tensor, Pending& pending) {
   return {};
 }
 
-bool PySession::resolve(PyTensor& tensor) {
+bool PendingTensors::resolve(PyTensor& tensor) {
   const nb::object alive = nb::borrow(tensor.self);
   const Status status = settle(tensor);
   if (PyErr_Occurred()) return false;
@@ -213,9 +213,9 @@ bool PySession::resolve(PyTensor& tensor) {
     return false;
   }
   // The oldest asynchronous error of the session is raised first.
-  if (t_site == nullptr && has_pending()) {
+  if (t_site == nullptr && session_.has_pending()) {
     try {
-      raise_late(*this);
+      raise_late(session_);
     } catch (nb::python_error& error) {
       error.restore();
       return false;
@@ -228,23 +228,23 @@ bool PySession::resolve(PyTensor& tensor) {
   return true;
 }
 
-void PySession::unregister(Pending& pending) {
+void PendingTensors::unregister(Pending& pending) {
   const auto found = std::find(unresolved_.begin(), unresolved_.end(), &pending);
   if (found == unresolved_.end()) return;
   unresolved_.erase(found);
   held_ -= pending.bytes;
   pending.operands.clear();
   pending.finish.reset();
-  watching = !unresolved_.empty();
+  session_.watching = !unresolved_.empty();
 }
 
-void PySession::dropped(PyTensor& tensor) {
+void PendingTensors::dropped(PyTensor& tensor) {
   const core::Ref<Pending> pending = tensor.pending;
   pending->tensor = nullptr;
   unregister(*pending);
 }
 
-Status PySession::settle_those(const std::function<bool(const Pending&)>& wanted) {
+Status PendingTensors::settle_those(const std::function<bool(const Pending&)>& wanted) {
   std::vector<core::Ref<Pending>> some;
   for (Pending* each : unresolved_) {
     const bool mine = each->busy && each->runs == std::this_thread::get_id();
@@ -258,7 +258,7 @@ Status PySession::settle_those(const std::function<bool(const Pending&)>& wanted
   return {};
 }
 
-Status PySession::before_write(const Handle& h) {
+Status PendingTensors::before_write(const Handle& h) {
   return settle_those([&](const Pending& pending) {
     return std::any_of(pending.operands.begin(), pending.operands.end(),
                        [&](const HandleRef& each) { return each->cell == h.cell; });
@@ -266,34 +266,34 @@ Status PySession::before_write(const Handle& h) {
 }
 
 // A backward writes to the .grad of leaves that are not known yet.
-Status PySession::before_backward() {
+Status PendingTensors::before_backward() {
   return settle_those([](const Pending& pending) {
     return std::any_of(pending.operands.begin(), pending.operands.end(),
                        [](const HandleRef& each) { return core::is_inexact(each->layout.dtype); });
   });
 }
 
-Status PySession::before_raise() {
+Status PendingTensors::settle_each() {
   return settle_those([](const Pending&) { return true; });
 }
 
-void PySession::interrupted(std::uint64_t upto) {
+void PendingTensors::interrupted(std::uint64_t upto) {
   const std::vector<Pending*> all(unresolved_.begin(), unresolved_.end());
   for (Pending* each : all) {
     if (each->counts->asked > upto || (each->busy && each->runs == std::this_thread::get_id()))
       continue;
     const core::Ref<Pending> pending(each);
     set_error(Status(core::Code::kCancelled, "interrupted before it was computed"));
-    pending->error = taken_error(text_of(pending->site));
+    pending->error = taken_error(line_of(pending->site));
     pending->cancelled = true;
     unregister(*pending);
   }
 }
 
-Status PySession::settle_all() {
+Status PendingTensors::settle_all() {
   std::vector<core::Ref<Pending>> all;
   for (Pending* each : unresolved_) all.emplace_back(each);
-  TT_RETURN_IF_ERROR(before_raise());
+  TT_RETURN_IF_ERROR(settle_each());
   for (const core::Ref<Pending>& each : all) {
     if (!each->error.is_valid() || each->cancelled) continue;
     raise_object(each->error);
@@ -302,14 +302,14 @@ Status PySession::settle_all() {
   return {};
 }
 
-void PySession::add(Pending& pending) {
+void PendingTensors::add(Pending& pending) {
   unresolved_.push_back(&pending);
   held_ += pending.bytes;
-  watching = true;
+  session_.watching = true;
 }
 
-Status PySession::make_room() {
-  const std::uint64_t most = std::max(kMinHeld, graph().largest_result / 4);
+Status PendingTensors::make_room() {
+  const std::uint64_t most = std::max(kMinHeld, session_.graph().largest_result / 4);
   while (!unresolved_.empty() && (held_ > most || unresolved_.size() > kMaxPending)) {
     const Pending* const oldest = unresolved_.front();
     TT_RETURN_IF_ERROR(settle_those([=](const Pending& each) { return &each == oldest; }));
@@ -334,7 +334,7 @@ nb::object pending(PyCounts& counts, nb::object finish, nb::handle dtype, std::i
   made->record = grad_mode();
   made->inference = inference_mode();
   made->depth = transforms::depth;
-  made->site = session.present_site();
+  made->site = present_site();
   for (nb::handle each : operands) {
     Handle& h = *checked_tensor(each).handle;
     made->operands.emplace_back(&h);
@@ -349,14 +349,14 @@ nb::object pending(PyCounts& counts, nb::object finish, nb::handle dtype, std::i
   auto* t = nb::inst_ptr<PyTensor>(object);
   new (t) PyTensor(&session, made, object.ptr());
   nb::inst_mark_ready(object);
-  session.add(*made);
+  session.pending().add(*made);
   // Levels, checkpoint frames and similar states belong to the call, so nothing is postponed inside
   // them.
   if (session.in_order()) {
-    if (!session.resolve(*t)) throw nb::python_error();
+    if (!session.pending().resolve(*t)) throw nb::python_error();
     return object;
   }
-  const Status status = session.make_room();
+  const Status status = session.pending().make_room();
   if (PyErr_Occurred()) throw nb::python_error();
   raise_if(status);
   return object;
