@@ -15,11 +15,13 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g")  # the sanitizers' builds
 
 # Flags for every target. The bits of a result must not depend on contraction, hence
-# -ffp-contract=off.
+# -ffp-contract=off. No library replaces a function of ours, so functions of one file may be inlined
+# into each other although they are compiled for a shared library (-fno-semantic-interposition).
 add_library(tt_flags INTERFACE)
 target_compile_features(tt_flags INTERFACE cxx_std_20)
 target_include_directories(tt_flags INTERFACE "${TELETENSOR_ROOT}")
-target_compile_options(tt_flags INTERFACE -ffp-contract=off -Wall -Wextra)
+target_compile_options(tt_flags INTERFACE -ffp-contract=off -fno-semantic-interposition -Wall
+                                         -Wextra)
 if(TELETENSOR_WERROR)
   target_compile_options(tt_flags INTERFACE -Werror)
 endif()
