@@ -104,8 +104,8 @@ bool wait_for_end(const sigset_t& signals, const Config& config,
       if (again) return true;
     }
     if (!config.embedded) continue;
-    const auto idle = server.leases().idle();
-    had_client = had_client || server.leases().opened() > 0;
+    const auto idle = server.leases().table().idle();
+    had_client = had_client || server.leases().table().opened() > 0;
     const std::chrono::duration<double> first = kFirstClient;
     const auto patience = had_client ? linger : std::max(linger, first);
     if (idle > patience && Clock::now() - started > patience) {

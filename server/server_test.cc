@@ -153,7 +153,8 @@ class ServerTest : public ::testing::Test {
   bool all_gone() {
     return eventually([this] {
       return books.get(&testing::Books::sessions) == 0 &&
-             books.get(&testing::Books::upload_bytes) == 0 && server->leases().all().empty();
+             books.get(&testing::Books::upload_bytes) == 0 &&
+             server->leases().table().all().empty();
     });
   }
   // Checks that the server still serves a client from start to end.
@@ -395,11 +396,12 @@ TEST_F(ServerTest, WantOfRoomEndsADetachedSessionOfTheSameUserOnly) {
     Client other(target);
     return other.hello().error_code() == StatusCode::RESOURCE_EXHAUSTED;
   };
-  EXPECT_TRUE(eventually([&] { return !server->leases().all().at(0)->attached(); }));
+  EXPECT_TRUE(
+      eventually([&] { return !server->leases().table().all().at(0)->streams().attached(); }));
   std::this_thread::sleep_for(2 * limits.safe);  // The session's client has had its time to return.
   // A session of another user is never ended.
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(refused(tcp()));
-  EXPECT_EQ(server->leases().all().at(0)->token, first.greeting.token());
+  EXPECT_EQ(server->leases().table().all().at(0)->token, first.greeting.token());
   EXPECT_TRUE(eventually([&] { return !refused("unix:" + server->socket()); }));
 }
 
@@ -665,11 +667,11 @@ TEST_F(ServerTest, ARefusedHelloHasItsReasonInAWord) {
     return reason(context);
   };
   Leases& leases = server->leases();
-  const std::string user = leases.all().front()->client.user;
+  const std::string user = leases.table().all().front()->client.user;
   ASSERT_TRUE(leases.moved_sessions().expect("token", user, "n"));
   EXPECT_EQ(refusal(), "arriving");
   leases.moved_sessions().arrived("token");
-  leases.close();
+  leases.table().close();
   EXPECT_EQ(refusal(), "daemon");
 }
 

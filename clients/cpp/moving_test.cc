@@ -54,7 +54,7 @@ struct Box {
   // Moves the only session to the peer.
   core::Status move(const std::string& peer) {
     std::promise<core::Status> moved;
-    server->moves().move({server->leases().all().at(0), peer, server::testing::kHang,
+    server->moves().move({server->leases().table().all().at(0), peer, server::testing::kHang,
                           [] { return true; },
                           [&](const auto& facts) { moved.set_value(facts.status()); }});
     return moved.get_future().get();
@@ -93,8 +93,8 @@ TEST(CppMoving, BytesOnTheirWayFollowTheSession) {
     EXPECT_TRUE(server::testing::eventually([&] { return rounds > before; }));
     const core::Status moved = here->move(here == &a ? "b" : "a");
     EXPECT_TRUE(moved.ok()) << moved.message();
-    EXPECT_TRUE(
-        server::testing::eventually([&] { return there->server->leases().all().size() == 1; }));
+    EXPECT_TRUE(server::testing::eventually(
+        [&] { return there->server->leases().table().all().size() == 1; }));
     std::swap(here, there);
   }
   over = true;
@@ -105,7 +105,8 @@ TEST(CppMoving, BytesOnTheirWayFollowTheSession) {
   row.call_("add", {1.0});
   EXPECT_EQ(x.to_floats()[500], values[500] + 1);
   c.close();
-  EXPECT_TRUE(server::testing::eventually([&] { return b.server->leases().all().empty(); }));
+  EXPECT_TRUE(
+      server::testing::eventually([&] { return b.server->leases().table().all().empty(); }));
 }
 
 TEST(CppMoving, WhereAConnectionFollows) {

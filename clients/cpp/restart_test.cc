@@ -71,7 +71,8 @@ TEST(CppRestart, UploadsAndDownloadsGoOnWithTheNextDaemon) {
   loss.backward();
   EXPECT_EQ(w.grad().to_floats(), (std::vector<float>{2, 4}));
   c.close();
-  EXPECT_TRUE(server::testing::eventually([&] { return box->server->leases().all().empty(); }));
+  EXPECT_TRUE(
+      server::testing::eventually([&] { return box->server->leases().table().all().empty(); }));
 }
 
 }  // namespace

@@ -115,11 +115,11 @@ bit running = 1, closed;
 byte leases;          /* numbers given so far */
 byte holder;          /* the lease in the table; 0 if there is none */
 byte owner[LEASES + 1];
-bit taken[LEASES + 1];  /* records of retired leases of this daemon (Leases::remember_ending) */
+bit taken[LEASES + 1];  /* records of retired leases of this daemon (LeaseTable::remember_ending) */
 bit was_taken[LEASES + 1]; /* the same for all daemons; for LOST_FOR_A_REASON */
 bit fenced[LEASES + 1]; /* the engine was asked where the next client begins; for NO_FENCED_FRAME */
 
-/* server/session/leases/lease.h: state of the lease that has the session */
+/* server/session/lease/: state of the lease that has the session */
 byte attach;
 bit awaited, restored;
 byte stream = NONE; /* its stream */
@@ -135,7 +135,7 @@ byte pending, pending_of; /* a frame that is not consumed, and the lease that se
 byte made_by[MAX + 1];    /* the lease whose client issued a command */
 bit still, held;          /* the session is paused for a snapshot; permanently, in a drain */
 
-/* server/session/leases/leases.cc: a take-over in progress */
+/* server/session/leases/takeovers.cc: a take-over in progress */
 mtype = { NOT, RETIRED, ASKED, ANSWERED };
 mtype taking = NOT;
 byte taker, from, start;
@@ -351,8 +351,8 @@ end:
   od
 }
 
-/* ---- streams of the daemon: server/stream/run_stream.cc and server/session/leases/lease.cc -------------------------- */
-/* Lease::join, of a Run call with a token and an attach counter */
+/* ---- streams of the daemon: server/stream/run_stream.cc and server/session/lease/lease_streams.cc -------------------------- */
+/* LeaseStreams::join, of a Run call with a token and an attach counter */
 inline join(s) {
   if
   :: st[s].lease == holder && restored -> st[s].cut = 1; st[s].state = FREE /* "restart" */
@@ -376,7 +376,7 @@ inline submit(s) {
 #ifdef LATE_CLOSE
   :: st[s].lease != holder && !(taking != NOT && st[s].lease == from) -> skip
 #else
-  :: st[s].lease != holder && !(taking == RETIRED && st[s].lease == from) -> skip /* Lease::close */
+  :: st[s].lease != holder && !(taking == RETIRED && st[s].lease == from) -> skip /* HeldSession::close */
 #endif
   :: else ->
     if
@@ -385,7 +385,7 @@ inline submit(s) {
 #endif
     :: else ->
       CHECK(RIGHT_CLIENTS_GO_ON, frame == received + 1); /* Outbox::received: out of order */
-      CHECK(RIGHT_CLIENTS_GO_ON, pending == 0);          /* Lease::readable */
+      CHECK(RIGHT_CLIENTS_GO_ON, pending == 0);          /* LeaseStreams::readable */
       received = frame;
       acknowledge(c[s / 2].ack[frame]);
       pending = frame; pending_of = st[s].lease
@@ -441,7 +441,7 @@ end:
       (st[stream].cut || nfull(down[stream])) ->
       s = stream; progress_of(s); s = 0 }
 
-  /* RunStream::OnCancel and Lease::detach: the daemon notices that the connection is cut */
+  /* RunStream::OnCancel and LeaseStreams::detach: the daemon notices that the connection is cut */
 #define HEARS(x) (running && st[x].cut && st[x].state != FREE)
   :: d_step { HEARS(0) -> st[0].state = FREE; forget(0); if :: stream == 0 -> stream = NONE :: else fi }
   :: d_step { HEARS(1) -> st[1].state = FREE; forget(1); if :: stream == 1 -> stream = NONE :: else fi }
@@ -450,8 +450,8 @@ end:
   od
 }
 
-/* ---- the table of leases, and Attach: server/session/leases/leases.cc, server/stream/service.cc -------------------- */
-/* Lease::attach */
+/* ---- the table of leases, and Attach: server/session/leases/lease_table.cc, server/stream/service.cc -------------------- */
+/* LeaseStreams::attach */
 inline attach_of(me, counter) {
   if
 #ifndef TOKEN_NOT_FENCED
@@ -534,7 +534,7 @@ end:
       taker = (hello[0] -> 0 : 1);
       hello[taker] = 0; taking = RETIRED; from = holder; taken[holder] = 1; was_taken[holder] = 1; holder = 0;
       if :: stream != NONE -> st[stream].state = ENDING :: else fi }
-  /* Leases::inherit: Lease::close has waited for calls in progress, the engine is asked */
+  /* Takeovers::ask_engine: HeldSession::close has waited for calls in progress, the engine is asked */
   :: d_step { running && taking == RETIRED -> taking = ASKED }
   /* engine::Session::hand_over: the last received frame is consumed. A waiting snapshot is cancelled. */
   :: d_step { running && taking == ASKED && pending == 0 && !still ->

@@ -61,7 +61,7 @@ class Disk {
   std::uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
-  friend class Pool;
+  friend class MovedStorages;
   Disk(std::string folder, int lock, std::uint64_t total, std::uint64_t user_limit)
       : folder_(std::move(folder)), lock_(lock), user_limit_(user_limit), budget_(total) {}
 

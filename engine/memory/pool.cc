@@ -40,6 +40,18 @@ SessionTaskScope::~SessionTaskScope() { current_task_owner = outer_; }
 core::Device Storage::device() const { return pool_->device_id(); }
 OwnerId Storage::owner() const { return pool_->owner_; }
 
+Storage::Storage() = default;
+Storage::~Storage() = default;
+
+Block Storage::detach() {
+  return {std::exchange(data_, nullptr), capacity_,
+          descriptor_.exchange(-1, std::memory_order_relaxed), std::exchange(locked_by_, nullptr)};
+}
+
+core::Status Storage::read(std::uint64_t offset, void* to, std::size_t bytes) {
+  return pool_->moved_storages().read(*this, offset, to, bytes);
+}
+
 void Storage::operator delete(Storage* storage, std::destroying_delete_t) {
   storage->pool_->free(storage);
 }
@@ -63,7 +75,7 @@ Pool::~Pool() {
 }
 
 void Pool::give_back_shared(Storage* storage) {
-  const Block block = take_from(*storage);
+  const Block block = storage->detach();
   if (storage->open_) {
     device_.withdraw(block);
   } else {
@@ -71,35 +83,12 @@ void Pool::give_back_shared(Storage* storage) {
   }
 }
 
-// Detaches the block from the storage and returns it.
-Block Pool::take_from(Storage& storage) {
-  return {std::exchange(storage.data_, nullptr), storage.capacity_,
-          storage.descriptor_.exchange(-1, std::memory_order_relaxed),
-          std::exchange(storage.locked_by_, nullptr)};
-}
-
 Storage* Pool::new_object() {
   if (Storage* storage = without_block_) {
     without_block_ = storage->next_;
     return storage;
   }
-  core::MutexLock lock(mu_);
-  return make_object();
-}
-
-// Returns null if there is no memory for it.
-Storage* Pool::make_object() {
-  if (objects_used_ == kSlabObjects) {
-    try {
-      objects_.emplace_back();
-    } catch (const std::bad_alloc&) {
-      return nullptr;
-    }
-    objects_used_ = 0;
-  }
-  Storage* storage = &objects_.back().storages[objects_used_++];
-  storage->pool_ = this;
-  return storage;
+  return record_.make();
 }
 
 void Pool::put_small(Storage* storage, int size_class) {
@@ -257,12 +246,7 @@ int Pool::share(Storage& storage) {
 
 core::Ref<Storage> Pool::start_shared(const Block& block, std::size_t bytes, std::uint64_t charged,
                                       std::uint64_t seq, bool open) {
-  Storage* storage = nullptr;
-  {
-    core::MutexLock lock(mu_);
-    storage =
-        shared_free_ != nullptr ? std::exchange(shared_free_, shared_free_->next_) : make_object();
-  }
+  Storage* const storage = record_.take_shared();
   if (storage == nullptr) {
     open ? device_.withdraw(block) : device_.give_back(&block, 1, owner_);
     (void)account_.release(charged);
@@ -280,16 +264,14 @@ core::Ref<Storage> Pool::start_shared(const Block& block, std::size_t bytes, std
 void Pool::free(Storage* storage) {
   delete std::exchange(storage->sharing_, nullptr);
   if (storage->away_) [[unlikely]]
-    forget_away(*storage);
+    moved_.forget(*storage);
   const std::uint64_t charged = storage->charged_.load(std::memory_order_relaxed);
   storage->charged_.store(0, std::memory_order_relaxed);
   const bool large = storage->capacity_ > kLargestSmall || storage->open_;
   const bool here = storage->data_ != nullptr;
   if (here && (large || storage->shared_path_)) give_back_shared(storage);
   if (storage->shared_path_) {
-    core::MutexLock lock(mu_);
-    storage->next_ = shared_free_;
-    shared_free_ = storage;
+    record_.put_shared(storage);
   } else if (current_task_owner == owner_) {
     if (large || !here) {
       storage->next_ = without_block_;
@@ -308,34 +290,22 @@ void Pool::free(Storage* storage) {
   if (account_.release(charged)) delete this;
 }
 
-std::vector<Pool::Living> Pool::largest(std::size_t most) const {
-  std::vector<Living> largest;  // a heap with the smallest at the front
-  if (most == 0) return largest;
-  core::MutexLock lock(mu_);
-  for (const Slab& slab : objects_) {
-    for (const Storage& storage : slab.storages) {
-      const std::uint64_t charged = storage.charged_.load(std::memory_order_relaxed);
-      if (charged == 0) continue;
-      const std::uint64_t away = storage.away_bytes_.load(std::memory_order_relaxed);
-      const std::uint64_t bytes = away != 0 ? away : charged;
-      const Living found{bytes, storage.seq(), away != 0, {}};
-      if (largest.size() == most && !(found > largest.front())) continue;
-      largest.push_back(found);
-      largest.back().described = storage.described_.get();
-      std::push_heap(largest.begin(), largest.end(), std::greater<>());
-      if (largest.size() > most) {
-        std::pop_heap(largest.begin(), largest.end(), std::greater<>());
-        largest.pop_back();
-      }
-    }
+Pool::Short Pool::room_for(std::size_t bytes) const {
+  const std::uint64_t more = charged_bytes(std::min<std::size_t>(bytes, SIZE_MAX / 4));
+  if (account_.used() + more > account_.quota()) return Short::kSession;
+  const Budget& budget = account_.budget();
+  std::uint64_t held_back = budget.held_back();
+  if (const UserBudget* user = account_.user()) {
+    if (user->used() + more > user->limit()) return Short::kUser;
+    held_back -=
+        std::min(held_back, user->guaranteed() - std::min(user->used(), user->guaranteed()));
   }
-  std::sort_heap(largest.begin(), largest.end(), std::greater<>());
-  return largest;
+  return budget.used() + held_back + more > budget.total() ? Short::kDevice : Short::kNothing;
 }
 
 core::Status Pool::refusal(std::string_view what, std::size_t bytes) const {
   constexpr std::size_t kShown = 5;
-  const std::vector<Living> largest = this->largest(kShown);
+  const std::vector<StorageRecord::Living> largest = record_.largest(kShown);
   const Budget& budget = account_.budget();
   const std::uint64_t used = account_.used(), device_used = budget.used();
   const UserBudget* const user = account_.user();
@@ -369,7 +339,7 @@ core::Status Pool::refusal(std::string_view what, std::size_t bytes) const {
              : on_host()      ? " (on disk)"
                               : " (moved off the device)");
   }
-  if (disk_ != nullptr) text += on_disk();
+  text += moved_.on_disk();
   if (used + wanted > account_.quota()) {
     text += "; delete tensors, use smaller batches, or ask for a larger session memory";
   } else if (user != nullptr && user->used() + wanted > user->limit()) {

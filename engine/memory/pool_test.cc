@@ -241,7 +241,7 @@ TEST(Pool, OfEqualStoragesTheOldestAreTheLargest) {
   kept.push_back(pool->allocate(1 << 17, 50));
   const auto seqs = [&](std::size_t most) {
     std::vector<std::uint64_t> found;
-    for (const auto& living : pool->largest(most)) found.push_back(living.seq);
+    for (const auto& living : pool->record().largest(most)) found.push_back(living.seq);
     return found;
   };
   EXPECT_EQ(seqs(4), (std::vector<std::uint64_t>{50, 1, 2, 3}));

@@ -24,6 +24,7 @@ namespace teletensor::memory {
 class Pool;
 class Source;
 struct Away;
+struct Block;
 using OwnerId = std::uint64_t;  // identifies a session; 0: no session, the contents are zero
 
 class Storage final : public core::Shared {
@@ -75,9 +76,13 @@ class Storage final : public core::Shared {
 
  private:
   friend class Pool;
+  friend class StorageRecord;
+  friend class MovedStorages;
   // A bit of pins_ set by stays(). The spiller clears it once there is no pin.
   static constexpr std::uint32_t kLasting = std::uint32_t{1} << 31;
   Storage();
+  // Takes the block from the storage and returns it.
+  Block detach();
 
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
@@ -93,7 +98,8 @@ class Storage final : public core::Shared {
   std::atomic<std::uint32_t> pins_{0};
   std::atomic<std::uint32_t> used_at_{0};
   core::Bounds bounds_;
-  // Null while the bytes are in memory. Guarded by Pool::moving_mu_ where other threads may read.
+  // Null while the bytes are in memory. Guarded by a lock of MovedStorages where other threads may
+  // read.
   std::unique_ptr<Away> away_;
   // Charged bytes before it was moved away; 0: in memory.
   std::atomic<std::uint64_t> away_bytes_{0};

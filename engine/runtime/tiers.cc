@@ -44,7 +44,7 @@ Tiers::~Tiers() {
 void Tiers::join(Member* member, const std::string& user) {
   if (disk_ != nullptr) {
     member->share_ = disk_->share(user);
-    member->pool(kHostIndex).set_disk(disk_, member->share_);
+    member->pool(kHostIndex).moved_storages().set_disk(disk_, member->share_);
   }
   core::MutexLock lock(mu_);
   members_.push_back(member);
@@ -258,8 +258,9 @@ Status Tiers::timed(Request& request, const memory::Storage& storage,
 }
 
 Status Tiers::move_in(Request& request, memory::Storage& storage) {
-  return timed(request, storage,
-               [&] { return storage.pool().move_in(storage, [this] { return !stop_request_; }); });
+  return timed(request, storage, [&] {
+    return storage.pool().moved_storages().move_in(storage, [this] { return !stop_request_; });
+  });
 }
 
 Tiers::Found Tiers::bring_back(Request& request) {
@@ -354,7 +355,7 @@ void Tiers::note_nothing(Request& request, Member& member, std::size_t device) {
     const auto now = Clock::now();
     if (request.patient_until == Clock::time_point{}) request.patient_until = now + patience_;
     if (now < request.patient_until) return;
-    member.pool(device).pins_last();  // later requests do not wait for these pins
+    member.pool(device).moved_storages().pins_last();  // later requests do not wait for these pins
     tried.pinned = 0;
   }
   tried.used = member.pool(device).account().used();
@@ -493,7 +494,7 @@ bool Tiers::move_away(Request& request, Member& member, const Lack& lack, bool k
     for (const StorageRef& each : request.need.operands) stay.insert(each.get());
   }
   std::uint64_t pinned = 0;
-  std::vector<StorageRef> found = member.pool(lack.device).movable(&pinned);
+  std::vector<StorageRef> found = member.pool(lack.device).moved_storages().movable(&pinned);
   // The session's own pinned uploads are bound only by commands after the waiting instruction, so
   // waiting for them is useless.
   const bool waits = &member == request.member && !request.done;
@@ -525,10 +526,10 @@ Status Tiers::move_one(Member& member, std::size_t device, memory::Storage& stor
                        const std::function<bool()>& go_on) {
   Pool& from = member.pool(device);
   if (device != kHostIndex) {
-    Status status = from.move_to_host(storage, member.pool(kHostIndex), go_on);
+    Status status = from.moved_storages().move_to_host(storage, member.pool(kHostIndex), go_on);
     if (status.code() != Code::kResourceExhausted || disk_ == nullptr) return status;
   }
-  return from.move_out(storage, *disk_, member.share_, go_on);
+  return from.moved_storages().move_out(storage, *disk_, member.share_, go_on);
 }
 
 void Tiers::answer(Request& request, StorageRef storage, bool room,

@@ -252,7 +252,7 @@ void Session::on_slow(std::uint64_t seq, program::OpId op, std::uint64_t ns) {
 std::vector<engine::Holding> Session::largest(std::size_t most) const {
   std::vector<engine::Holding> all;
   for (std::size_t i = 0; i < devices().size(); ++i) {
-    for (const auto& living : back_.executor().pool(i).largest(most)) {
+    for (const auto& living : back_.executor().pool(i).record().largest(most)) {
       engine::Holding& held = all.emplace_back(
           engine::Holding{devices().at(i).id(), living.bytes, living.seq, living.away, {}, {}});
       if (!living.described) continue;
@@ -299,8 +299,8 @@ std::vector<engine::MemoryUse> Session::memory() const {
     const memory::Account& account = back_.executor().pool(i).account();
     uses.push_back({devices().at(i).id(), account.used(), account.peak(), account.quota(),
                     account.budget().used(), account.budget().total()});
-    uses.back().away = back_.executor().pool(i).away();
-    const auto share = back_.executor().pool(i).disk_share();
+    uses.back().away = back_.executor().pool(i).moved_storages().bytes();
+    const auto share = back_.executor().pool(i).moved_storages().disk_share();
     if (!share) continue;
     uses.back().away = share->bytes;
     uses.back().disk_used = share->files.used();

@@ -25,19 +25,19 @@ TEST(Shares, WhatIsMappedIsNotWaitedFor) {
   const core::Ref<memory::Storage> storage = pool->allocate_shared(4 << 20, 1);
   const auto shares = std::make_shared<Shares>();
   std::uint64_t pinned = 0;
-  EXPECT_TRUE(pool->movable(&pinned).empty());
+  EXPECT_TRUE(pool->moved_storages().movable(&pinned).empty());
   EXPECT_EQ(pinned, storage->bytes());
   core::Result<engine::Shared> shared =
       shares->add(*pool, memory::Pinned(storage), 0, storage->bytes());
   ASSERT_TRUE(shared.ok());
   storage->unpin();
   pinned = 0;
-  EXPECT_TRUE(pool->movable(&pinned).empty());
+  EXPECT_TRUE(pool->moved_storages().movable(&pinned).empty());
   EXPECT_EQ(pinned, 0u);
   shared->hold.reset();
-  EXPECT_EQ(pool->movable(&pinned).size(), 1u);
+  EXPECT_EQ(pool->moved_storages().movable(&pinned).size(), 1u);
   storage->pin();  // as a download does; this ends the special treatment
-  EXPECT_TRUE(pool->movable(&pinned).empty());
+  EXPECT_TRUE(pool->moved_storages().movable(&pinned).empty());
   EXPECT_EQ(pinned, storage->bytes());
   storage->unpin();
   close(shared->descriptor);

@@ -316,7 +316,9 @@ grpc::ServerUnaryReactor* AdminService::Admit(grpc::CallbackServerContext* conte
     const std::string why = readable(request->why(), kMaxReason);
     log_info("new_sessions",
              {{"refused", request->refuse()}, {"by", caller.user}, {"reason", why}});
-    leases_.refuse_new(!request->refuse() ? "" : why.empty() ? "an administrator says so" : why);
+    leases_.table().refuse_new(!request->refuse() ? ""
+                               : why.empty()      ? "an administrator says so"
+                                                  : why);
     return {};
   });
 }

@@ -432,7 +432,7 @@ std::string metrics_text(Leases& leases, const Auth& auth, const HealthProbe& pr
   add_stores(page, services.stores.total());
 
   page.one("teletensor_sessions_opened_total", "Sessions opened.",
-           static_cast<double>(leases.opened()), MetricType::Counter);
+           static_cast<double>(leases.table().opened()), MetricType::Counter);
   page.family("teletensor_sessions_ended_total", "Sessions ended, by status and reason.",
               MetricType::Counter);
   for (const auto& [why, count] : counters.ended()) {

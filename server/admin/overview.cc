@@ -57,8 +57,8 @@ core::Result<SessionView> view_of(Lease& lease) {
   view.peer = lease.client.peer;
   view.client_version = lease.client.version;
   view.age_seconds = std::chrono::duration<double>(Clock::now() - lease.created).count();
-  view.attached = lease.attached();
-  view.detached_seconds = lease.detached_seconds();
+  view.attached = lease.streams().attached();
+  view.detached_seconds = lease.streams().detached_seconds();
   view.completed = lease.outbox().completed_upto();
   view.limits = lease.client.limits;
   view.unsaved = lease.saved().failure();
@@ -79,7 +79,7 @@ core::Result<SessionView> view_of(Lease& lease) {
 Overview overview(const Leases& leases, engine::Engine& engine, const Caller& caller) {
   Overview result;
   result.devices = engine.memory();
-  for (const LeaseRef& lease : leases.all()) {
+  for (const LeaseRef& lease : leases.table().all()) {
     core::Result<SessionView> view = view_of(*lease);
     if (!view.ok()) continue;  // The session has just ended.
     if (may_see(caller, *lease)) {
@@ -128,7 +128,7 @@ std::vector<HoldingView> holdings(Lease& lease, std::size_t most) {
   });
   std::vector<HoldingView> result;
   for (const engine::Holding& holding : found) {
-    result.push_back({holding, lease.site_of(holding.seq)});
+    result.push_back({holding, lease.commands().site_of(holding.seq)});
   }
   return result;
 }
@@ -166,7 +166,7 @@ const char* text_of(runtime::GroupFacts::State state) {
 }
 
 core::Result<LeaseRef> visible(const Leases& leases, std::uint64_t id, const Caller& caller) {
-  LeaseRef lease = leases.find_id(id);
+  LeaseRef lease = leases.table().find_id(id);
   if (lease && may_see(caller, *lease)) return lease;
   return Status(core::Code::kNotFound, "there is no session " + std::to_string(id));
 }

@@ -144,7 +144,7 @@ json sessions_of(const Overview& all, const Leases& leases) {
   for (const SessionView& view : all.sessions) {
     json session = to_json(view);
     session["tensors"] = json::array();
-    const LeaseRef lease = leases.find_id(view.id);
+    const LeaseRef lease = leases.table().find_id(view.id);
     if (lease && ++told <= kMaxSessionsWithTensors) {
       session["tensors"] = tensors_of(*lease, kTensors);
     }
@@ -276,11 +276,11 @@ core::Result<std::string> session_json(Leases& leases, Lease& lease, History& hi
     if (entry.session == view->id) session["slow"].push_back(to_json(entry));
   }
   session["errors"] = json::array();
-  for (const Lease::Error& error : lease.errors()) {
+  for (const CommandHistory::Error& error : lease.commands().errors()) {
     session["errors"].push_back({{"age", seconds(Clock::now() - error.at)},
                                  {"text", error.text},
                                  {"raised", error.raised},
-                                 {"site", lease.site_of(error.seq)}});
+                                 {"site", lease.commands().site_of(error.seq)}});
   }
   return text_of(session);
 }

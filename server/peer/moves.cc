@@ -61,7 +61,7 @@ void Moves::restore() {
 
 void Moves::restored() {
   // A restored session is at this daemon again, so its moved address is obsolete.
-  forget_moves([&](const v1::SavedMove& move) { return leases_.find(move.token()).ok(); });
+  forget_moves([&](const v1::SavedMove& move) { return leases_.table().find(move.token()).ok(); });
   forget_old();
 }
 

@@ -81,7 +81,7 @@ Status Moves::may_come(const std::string& peer, const v1::PeerOffer& offer) {
   }
   TT_RETURN_IF_ERROR(leases_.room_for(
       offer.user(), limits_of(leases_.limits(), offer.user()).quota(offer.asked()), bytes));
-  if (offer.named() && leases_.find_name(offer.user(), offer.name()) != nullptr) {
+  if (offer.named() && leases_.table().find_name(offer.user(), offer.name()) != nullptr) {
     return Status(Code::kAlreadyExists, offer.user() + " has a session \"" + offer.name() +
                                             "\" there already: close or rename one of them");
   }
@@ -200,7 +200,7 @@ Status Moves::make_ready(const std::string& id, Coming& coming, std::uint64_t by
   if (client.user != offer.user() || client.name != offer.name() || client.named != offer.named()) {
     return core::invalid("the file belongs to another session than the offer");
   }
-  if (leases_.find(lease->token).ok()) {
+  if (leases_.table().find(lease->token).ok()) {
     return core::invalid("the session already exists on this daemon");
   }
   TT_RETURN_IF_ERROR(may_come(coming.peer, offer));  // Other sessions may have arrived meanwhile.
@@ -262,7 +262,7 @@ Status Moves::take_in(const std::string& id, Coming& coming) {
   recovery_.state_use().set(file, arrival.user(), recovery_.store()->size_of(file));
   const LeaseRef lease = std::move(coming.lease);
   if (lease) {
-    TT_RETURN_IF_ERROR(leases_.admit(lease));
+    TT_RETURN_IF_ERROR(leases_.table().admit(lease));
   } else {
     recovery_.restore_file(MoveFiles::session(id));
   }

@@ -186,7 +186,7 @@ void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupp
   reply.set_memory_quota(lease.client.memory_quota);
   if (lease.start) fill_start(*lease.start, lease, reply);
   reply.set_session_id(lease.client.id);
-  if (lease.survives()) {
+  if (lease.client.survives()) {
     reply.set_restart_ms(static_cast<std::uint32_t>(facts.restart.count()));
     reply.set_snapshot_ms(static_cast<std::uint32_t>(facts.every.count()));
   }
@@ -269,12 +269,13 @@ void fill_publication(const engine::Publication& from, v1::Publication& to) {
   to.set_bytes(from.bytes);
 }
 
-core::Result<Lease::Sites> read_sites(const v1::SitesReport& report) {
+core::Result<CommandHistory::Sites> read_sites(const v1::SitesReport& report) {
   constexpr std::size_t kMaxSite = 200;
-  if (report.sites_size() > static_cast<int>(Lease::kMaxSites)) {
-    return core::invalid("sites: at most " + std::to_string(Lease::kMaxSites) + " at once");
+  if (report.sites_size() > static_cast<int>(CommandHistory::kMaxSites)) {
+    return core::invalid("sites: at most " + std::to_string(CommandHistory::kMaxSites) +
+                         " at once");
   }
-  Lease::Sites sites;
+  CommandHistory::Sites sites;
   for (const v1::Site& site : report.sites()) {
     sites.emplace_back(site.seq(), readable(site.text(), kMaxSite));
   }

@@ -11,7 +11,7 @@
 #include "proto/wire/bulk.h"
 #include "proto/wire/progress.h"
 #include "server/base/limits.h"
-#include "server/session/leases/lease.h"
+#include "server/session/lease/lease.h"
 #include "teletensor/v1/session.pb.h"
 
 namespace teletensor::server {
@@ -43,8 +43,9 @@ void fill_describe_reply(engine::Engine& engine, const Limits& limits, const Ser
                          std::size_t sessions, bool declarations, v1::DescribeReply& reply);
 // Returns the declaration of each op: an Op as one line of JSON.
 std::vector<std::string> declarations(const ops::Catalog& catalog);
-// Returns an error unless there are at most Lease::kMaxSites entries with short, printable texts.
-core::Result<Lease::Sites> read_sites(const v1::SitesReport& report);
+// Returns an error unless there are at most CommandHistory::kMaxSites entries with short, printable
+// texts.
+core::Result<CommandHistory::Sites> read_sites(const v1::SitesReport& report);
 
 void fill_publication(const engine::Publication& from, v1::Publication& to);
 void fill_profile_reply(const program::Timeline& timeline, const ops::Catalog& catalog,

@@ -13,8 +13,8 @@ using core::Status;
 
 void RunCall::join(LeaseRef lease, std::weak_ptr<LeaseCall> self, std::uint64_t attach) {
   std::string word;
-  Status status =
-      core::with_memory("a stream", [&] { return lease->join(std::move(self), attach, &word); });
+  Status status = core::with_memory(
+      "a stream", [&] { return lease->streams().join(std::move(self), attach, &word); });
   if (status.ok()) {
     MutexLock lock(mutex_);
     lease_ = std::move(lease);
@@ -36,7 +36,7 @@ Clock::time_point RunCall::stalled_since() const {
 void RunCall::detach(const char* how) {
   finish({});
   const LeaseRef lease = this->lease();
-  if (lease && !lease->detach(this)) {
+  if (lease && !lease->streams().detach(this)) {
     leases_.end(*lease, Status(Code::kCancelled, how), "connection");
   }
 }

@@ -34,7 +34,7 @@ core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leas
     return core::Status(core::Code::kInvalidArgument, "the call has no teletensor-token metadata");
   }
   std::string word;
-  auto lease = leases.find({it->second.data(), it->second.size()}, &word);
+  auto lease = leases.table().find({it->second.data(), it->second.size()}, &word);
   if (!lease.ok()) context.AddTrailingMetadata(kReasonKey, word);
   if (lease.ok() && (*lease)->client.user != caller->user) {
     return core::Status(core::Code::kNotFound, "no session has this token");

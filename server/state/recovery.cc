@@ -101,7 +101,7 @@ Status Recovery::refusal(const Lease& lease) const {
         "this daemon does not save sessions: it has no state directory of its own, or was "
         "started with --restart 0 or --lease 0");
   }
-  if (!lease.survives()) {
+  if (!lease.client.survives()) {
     return Status(
         Code::kFailedPrecondition,
         "the session ends with its connection (its lease is 0), so no client could return to it");
@@ -207,7 +207,7 @@ void Recovery::note(const Lease& lease, const core::Result<SnapshotFacts>& facts
 void Recovery::start_due_snapshots() {
   if (times_.every.count() == 0 || Clock::now() < next_look_) return;
   next_look_ = Clock::now() + look();
-  const std::vector<LeaseRef> all = leases_.all();
+  const std::vector<LeaseRef> all = leases_.table().all();
   std::vector<LeaseRef> due;
   {
     MutexLock lock(mutex_);
@@ -543,28 +543,28 @@ void Recovery::drain(Clock::time_point since) {
 }
 
 DrainFacts Recovery::write_all(Clock::time_point began) {
-  leases_.close();
+  leases_.table().close();
   std::chrono::milliseconds budget{0};
   {
     MutexLock lock(mutex_);
     budget = drain_.budget;
   }
-  (void)leases_.settle(budget / 8);
+  (void)leases_.takeovers().settle(budget / 8);
   std::vector<LeaseRef> all;
   if (on()) {
-    for (LeaseRef& lease : leases_.all()) {
-      if (lease->survives()) all.push_back(std::move(lease));
+    for (LeaseRef& lease : leases_.table().all()) {
+      if (lease->client.survives()) all.push_back(std::move(lease));
     }
   }
-  for (const LeaseRef& lease : leases_.all()) {
-    if (on() && lease->survives()) continue;
+  for (const LeaseRef& lease : leases_.table().all()) {
+    if (on() && lease->client.survives()) continue;
     (void)lease->with_session([](engine::Session& session) {
       session.leave_groups(kShutsDown);
       return Status();
     });
   }
   const auto key = [](const LeaseRef& lease) {
-    return std::tuple(!lease->client.named, !lease->attached(),
+    return std::tuple(!lease->client.named, !lease->streams().attached(),
                       -lease->active_at().time_since_epoch());
   };
   std::vector<std::pair<decltype(key(all[0])), LeaseRef>> order;
@@ -718,7 +718,7 @@ void Recovery::restore() {
     if (loss.goes_back()) continue;
     v1::SavedHead head;
     head.set_token(loss.token());
-    leases_.refuse(head, Status(Code::kAborted, loss.reason()), "lost", nullptr);
+    leases_.table().refuse(head, Status(Code::kAborted, loss.reason()), "lost", nullptr);
   }
   // The numbering starts at the current time, so that numbers from a run that crashed are not used
   // again for other objects.
@@ -733,11 +733,11 @@ void Recovery::restore() {
   shared_tensors_.restore(leases_.limits());
   for (const SessionStore::Found& found : all) restore_one(found);
   for (const v1::SavedLoss& loss : losses.losses()) {
-    const auto lease = leases_.find(loss.token());
+    const auto lease = leases_.table().find(loss.token());
     if (loss.goes_back() && lease.ok()) (*lease)->saved().set_failure(loss.reason());
   }
   leases_.engine().restored();
-  for (const LeaseRef& lease : leases_.all()) resume(*lease);
+  for (const LeaseRef& lease : leases_.table().all()) resume(*lease);
 }
 
 core::Result<LeaseRef> Recovery::load_session(const std::string& file, bool arrives) {
@@ -777,7 +777,7 @@ void Recovery::restore_one(const SessionStore::Found& found) {
   const v1::SavedHead& head = found.head;
   core::Result<LeaseRef> lease(found.status);
   if (found.status.ok()) lease = load_session(found.file, false);
-  const Status status = lease.ok() ? leases_.admit(*lease) : lease.status();
+  const Status status = lease.ok() ? leases_.table().admit(*lease) : lease.status();
   if (status.ok()) {
     log_info("session_restored", {{"session", head.name()},
                                   {"id", (*lease)->client.id},
@@ -793,7 +793,8 @@ void Recovery::restore_one(const SessionStore::Found& found) {
             {{"session", head.name()}, {"user", head.user()}, {"reason", text}});
   const Status why(status.code() == Code::kResourceExhausted ? status.code() : Code::kDataLoss,
                    "session \"" + head.name() + "\" cannot be restored: " + text);
-  leases_.refuse(head, why, "damaged", [this, file = found.file] { return store_->exists(file); });
+  leases_.table().refuse(head, why, "damaged",
+                         [this, file = found.file] { return store_->exists(file); });
 }
 
 }  // namespace teletensor::server

@@ -156,7 +156,7 @@ TEST_F(RecoveryTest, ASessionComesBackWithItsValuesAndNumbers) {
   const std::string token = token_of_one();
   House house(folder_.path);
   house.recovery->restore();
-  const auto lease = house.leases.find(token);
+  const auto lease = house.leases.table().find(token);
   ASSERT_TRUE(lease.ok()) << lease.status().message();
   EXPECT_EQ((*lease)->client.name, "exp");
   EXPECT_EQ((*lease)->client.user, "me");
@@ -289,7 +289,7 @@ TEST_F(RecoveryTest, WhatTheClientBeforeHadIsNotWrittenAsASessionOfItsOwn) {
   std::promise<LeaseRef> taken;
   ClientInfo next = old->client;
   next.instance = "fedcba9876543210";
-  house.leases.take_over(std::move(next), [&](auto lease) { taken.set_value(*lease); });
+  house.leases.takeovers().begin(std::move(next), [&](auto lease) { taken.set_value(*lease); });
   const LeaseRef heir = taken.get_future().get();
   go_on.set_value();
   EXPECT_EQ(written.get_future().get().code(), Code::kCancelled);
@@ -313,7 +313,7 @@ TEST_F(RecoveryTest, ADrainKeepsAndTellsAndTheNextDaemonGoesOn) {
   }
   House house(folder_.path);
   house.recovery->restore();
-  EXPECT_TRUE(house.leases.find(token).ok());
+  EXPECT_TRUE(house.leases.table().find(token).ok());
 }
 
 TEST_F(RecoveryTest, TheTimeOfADrainBeginsWhenItsCallerSays) {
@@ -337,7 +337,7 @@ TEST_F(RecoveryTest, AnOlderSessionIsReplayedOrRefused) {
   const std::string token = token_of_one();
   House house(folder_.path);
   house.recovery->restore();
-  Lease& lease = **house.leases.find(token);
+  Lease& lease = **house.leases.table().find(token);
   AttachCall call{"0123456789abcdef", 2, 7, 9, 0, 0};
   std::string word;
   EXPECT_EQ(lease.attach(call, &word).status().code(), Code::kFailedPrecondition);
@@ -392,7 +392,8 @@ TEST_F(RecoveryTest, WhatIsPublishedIsSharedAgain) {
   }
   House house(folder_.path);
   house.recovery->restore();
-  const auto one = house.leases.find(tokens.first), two = house.leases.find(tokens.second);
+  const auto one = house.leases.table().find(tokens.first),
+             two = house.leases.table().find(tokens.second);
   ASSERT_TRUE(one.ok() && two.ok());
   EXPECT_EQ(house.engine->memory()[0].used, used);  // The shared storage counts once.
   ASSERT_EQ(house.engine->publications().size(), 1u);
@@ -436,7 +437,7 @@ TEST_F(RecoveryTest, ADamagedPublicationIsFoundAndCostsItself) {
     put(file, round % 3 == 0 ? good.substr(0, at) : bad);
     House house(folder_.path);
     house.recovery->restore();
-    ASSERT_EQ(house.leases.all().size(), 2u) << at;
+    ASSERT_EQ(house.leases.table().all().size(), 2u) << at;
     EXPECT_TRUE(house.engine->publications().empty()) << at;
   }
   put(file, good);
@@ -483,11 +484,11 @@ TEST_F(RecoveryTest, ADamagedFileIsRefusedByNameAndStays) {
   House house(folder_.path);
   house.recovery->restore();
   std::string word;
-  const auto lease = house.leases.find(token, &word);
+  const auto lease = house.leases.table().find(token, &word);
   EXPECT_EQ(lease.status().code(), Code::kAborted);
   EXPECT_EQ(word, "damaged");
   EXPECT_TRUE(std::filesystem::exists(path()));
-  EXPECT_TRUE(house.leases.all().empty());
+  EXPECT_TRUE(house.leases.table().all().empty());
 }
 
 TEST_F(RecoveryTest, AFileOfAnotherVersionIsLeftAlone) {
@@ -513,7 +514,7 @@ TEST_F(RecoveryTest, AFileOfAnotherVersionIsLeftAlone) {
   }
   House house(folder_.path);
   house.recovery->restore();
-  EXPECT_TRUE(house.leases.all().empty());
+  EXPECT_TRUE(house.leases.table().all().empty());
   EXPECT_TRUE(std::filesystem::exists(file));
 }
 
@@ -577,7 +578,7 @@ TEST_F(RecoveryTest, ASessionKeepsItsProtocolIfTheDaemonServesIt) {
     const auto lease = restored(saved);
     ASSERT_TRUE(lease.ok()) << lease.status().message();
     EXPECT_EQ((*lease)->client.protocol, used);
-    EXPECT_TRUE(house.leases.admit(*lease).ok());
+    EXPECT_TRUE(house.leases.table().admit(*lease).ok());
     house.leases.end(**lease, Status(Code::kCancelled, "closed"), "closed");
   }
   const auto refused = restored(wire::kProtocol + 1);
@@ -646,7 +647,7 @@ TEST_F(RecoveryTest, AClientKeepsTheNumbersOfItsOps) {
   ASSERT_TRUE(lease.ok()) << lease.status().message();
   EXPECT_EQ((*lease)->client.ops,
             (std::vector<program::OpId>{last, wire::FrameReader::kNoOp, program::OpId{0}}));
-  EXPECT_TRUE(house.leases.admit(*lease).ok());
+  EXPECT_TRUE(house.leases.table().admit(*lease).ok());
 }
 
 // Two files of one session can only be the work of an operator; each session has its own number.
@@ -659,7 +660,7 @@ TEST_F(RecoveryTest, SessionsWithTheSameNumberGetTheirOwn) {
   for (int i = 0; i < 3; ++i) {
     const auto lease = saved.restore(house, [](program::Image&) {});
     ASSERT_TRUE(lease.ok()) << lease.status().message();
-    ASSERT_TRUE(house.leases.admit(*lease).ok());
+    ASSERT_TRUE(house.leases.table().admit(*lease).ok());
     ids.push_back((*lease)->client.id);
     saved.head.set_id(7);
   }
@@ -765,7 +766,7 @@ TEST_F(RecoveryTest, ImagesThatMakeNoSenseAreRefusedOrHarmless) {
     const auto lease = house.leases.restore(head, bad, std::move(*image), zeros, "x.session");
     refused += !lease.ok();
     if (!lease.ok()) continue;
-    EXPECT_TRUE(house.leases.admit(*lease).ok());
+    EXPECT_TRUE(house.leases.table().admit(*lease).ok());
     house.leases.end(**lease, Status(Code::kCancelled, "closed"), "closed");
   }
   EXPECT_GT(refused, 200);

@@ -41,7 +41,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() noexcept override {
     // Otherwise the client reports when it has all of the value; until then it may ask for the
     // missing part again.
-    if (lease_ && !lease_->survives()) {
+    if (lease_ && !lease_->client.survives()) {
       (void)lease_->with_session([&](engine::Session& session) {
         session.downloads().end(asked_.seq);
         return Status();
@@ -62,7 +62,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   Status begin(LeaseRef lease, const grpc::ByteBuffer& request) {
     TT_RETURN_IF_ERROR(read_request(request));
-    TT_RETURN_IF_ERROR(lease->join(weak_from_this(), std::nullopt));
+    TT_RETURN_IF_ERROR(lease->streams().join(weak_from_this(), std::nullopt));
     lease_ = std::move(lease);
     const auto self = shared_from_this();
     return lease_->with_session([&](engine::Session& session) {

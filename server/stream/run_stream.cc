@@ -127,7 +127,7 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
         } else if (std::exchange(cancel_wanted_, false)) {
           next = kCancel;  // Ends a write that the client does not read, because it delays Finish.
         }
-      } else if (!reading_ && lease_ && lease_->readable()) {
+      } else if (!reading_ && lease_ && lease_->streams().readable()) {
         next = kRead;
         reading_ = true;
       } else if (!writing_ && !broken_) {

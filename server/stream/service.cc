@@ -108,14 +108,14 @@ core::Status ComputeService::hello(grpc::CallbackServerContext& context,
       ready(core::Status(core::Code::kPermissionDenied,
                          "the session belongs to another client instance"));
     } else {
-      leases_.take_over(std::move(hello->client), std::move(ready), *old);
+      leases_.takeovers().begin(std::move(hello->client), std::move(ready), *old);
     }
   } else if (hello->client.takes_over) {
     if (const auto place = leases_.moved_sessions().find(caller->user, hello->client.name);
-        place && !leases_.find_name(caller->user, hello->client.name)) {
+        place && !leases_.table().find_name(caller->user, hello->client.name)) {
       return moved_away(*place, context, request, reply, later);
     }
-    leases_.take_over(std::move(hello->client), std::move(ready));
+    leases_.takeovers().begin(std::move(hello->client), std::move(ready));
   } else {
     ready(leases_.open(std::move(hello->client)));
   }
@@ -153,7 +153,7 @@ core::Status ComputeService::attach(grpc::CallbackServerContext& context,
   const core::Result<Caller> caller = auth_.check(context, entrance_, kComputeService + "Attach"s);
   const std::string_view token = text_of(context, "teletensor-token");
   std::string why;
-  if (caller.ok() && !leases_.find(token, &why).ok() && why == "moved") {
+  if (caller.ok() && !leases_.table().find(token, &why).ok() && why == "moved") {
     const auto place = leases_.moved_sessions().find(token);
     if (place && place->user == caller->user) {
       reply.set_moved_to(place->for_client(by_socket(context)));
@@ -228,7 +228,7 @@ grpc::ServerUnaryReactor* ComputeService::Staged(grpc::CallbackServerContext* co
                                                  const v1::StagedRequest* request,
                                                  v1::StagedReply* reply) {
   return answer_for(context, "Staged", [&](Lease& lease) {
-    const wire::StagedAnswer staged = lease.staged(request->key(), request->give_up());
+    const wire::StagedAnswer staged = lease.staging().answer(request->key(), request->give_up());
     reply->set_received(staged.received);
     reply->set_upload(staged.upload);
     return core::Status();
@@ -263,7 +263,7 @@ core::Result<LeaseRef> ComputeService::named(grpc::CallbackServerContext& contex
       auth_.check(context, entrance_, kComputeService + "Interrupt"s);
   if (!caller.ok()) return caller.status();
   LeaseRef found;
-  if (caller->user != kAnonymous) found = leases_.find_name(caller->user, name);
+  if (caller->user != kAnonymous) found = leases_.table().find_name(caller->user, name);
   if (!found) return core::Status(core::Code::kNotFound, "no session has this name");
   return found;
 }
@@ -275,7 +275,7 @@ grpc::ServerUnaryReactor* ComputeService::Describe(grpc::CallbackServerContext* 
     const core::Result<Caller> caller =
         auth_.check(*context, entrance_, kComputeService + "Describe"s);
     if (!caller.ok()) return caller.status();
-    fill_describe_reply(leases_.engine(), leases_.limits(), facts_, leases_.all().size(),
+    fill_describe_reply(leases_.engine(), leases_.limits(), facts_, leases_.table().all().size(),
                         request->declarations(), *reply);
     return {};
   });
@@ -285,7 +285,7 @@ grpc::ServerUnaryReactor* ComputeService::ReportSites(grpc::CallbackServerContex
                                                       const v1::SitesReport* request,
                                                       v1::SitesReply* reply) {
   return answer_for(context, "ReportSites", [&](Lease& lease) -> core::Status {
-    const core::Result<Lease::Sites> sites = read_sites(*request);
+    const core::Result<CommandHistory::Sites> sites = read_sites(*request);
     if (!sites.ok()) return sites.status();
     lease.set_sites(*sites);
     if (request->upto() == 0) return {};

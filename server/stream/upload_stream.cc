@@ -30,9 +30,9 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
 
   void start(LeaseRef lease) noexcept {
     self_ = shared_from_this();
-    Status status =
-        core::with_memory("a stream", [&] { return lease->join(weak_from_this(), std::nullopt); });
-    if (status.ok()) status = lease->wants_attach();
+    Status status = core::with_memory(
+        "a stream", [&] { return lease->streams().join(weak_from_this(), std::nullopt); });
+    if (status.ok()) status = lease->streams().wants_attach();
     if (status.ok()) {
       lease_ = std::move(lease);
       want_read();
@@ -57,9 +57,9 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
       MutexLock lock(mutex_);
       done_ = true;
       staged = std::exchange(staged_, nullptr);
-      keep = staged && key_ != 0 && cut_ && lease_->survives();
+      keep = staged && key_ != 0 && cut_ && lease_->client.survives();
     }
-    if (staged) lease_->staging().leave(key_, staged, this, keep, abort());
+    if (staged) lease_->staging().leave(key_, staged, this, keep);
     self_.reset();
   }
 
@@ -160,7 +160,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     if (!upload.ok() && upload.status().code() == Code::kResourceExhausted) {
       // The session's own interrupted uploads are dropped first, because their client can send them
       // again.
-      lease_->drop_staged(core::Clock::now());
+      lease_->staging().drop(core::Clock::now());
       upload = ask();
     }
     if (!upload.ok() && upload.status().code() == Code::kResourceExhausted) {
@@ -179,10 +179,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   }
 
   StagedRef stage(std::uint64_t upload) {
-    return lease_->staging().begin(key_, upload, device_, expected_, this, abort());
-  }
-  Staging::Abort abort() {
-    return [lease = lease_](std::uint64_t upload) { lease->abort_upload(upload); };
+    return lease_->staging().begin(key_, upload, device_, expected_, this);
   }
 
   // Returns CANCELLED if the call has ended; the upload is then treated as interrupted before its
@@ -195,7 +192,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
         return {};
       }
     }
-    lease_->staging().leave(key_, staged, this, false, abort());
+    lease_->staging().leave(key_, staged, this, false);
     return Status(Code::kCancelled, "upload: the connection was lost");
   }
 
@@ -228,8 +225,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
         // Cleared, so that the finished upload is not aborted.
         whole = std::exchange(staged_, nullptr);
       }
-      if (key_ != 0) lease_->uploaded(key_, whole->upload);
-      lease_->staging().forget(key_, whole);
+      lease_->staging().finished(key_, whole);
       const grpc::Slice slice(wire::encode_upload_reply(whole->upload));
       *reply_ = grpc::ByteBuffer(&slice, 1);
     }

@@ -22,7 +22,8 @@ CONNECT = {
 }
 CAUSES = ("Fault", "Absent", "Silent")  # classes of `reach`
 # The files in which the daemon refuses a Hello, and the codes that they use.
-REFUSALS = ["access/auth.cc", "access/rights.cc", "session/leases/leases.cc", "session/codec.cc", "stream/service.cc"]
+REFUSALS = ["access/auth.cc", "access/rights.cc", "session/leases/lease_table.cc", "session/codec.cc",
+            "stream/service.cc"]
 REFUSAL = re.compile(
     r"Status\(\s*(?:core::)?(?:Code::)?k(?:Unauthenticated|ResourceExhausted|FailedPrecondition),(.*?)\);$",
     re.M | re.S)

@@ -91,10 +91,10 @@ class Locked : public ::testing::Test {
     return made;
   }
   core::Status out(Storage& storage, bool go_on = true) {
-    return there->move_to_host(storage, *here, [=] { return go_on; });
+    return there->moved_storages().move_to_host(storage, *here, [=] { return go_on; });
   }
   core::Status in(Storage& storage) {
-    return there->move_in(storage, [] { return true; });
+    return there->moved_storages().move_in(storage, [] { return true; });
   }
   static bool holds(Storage& storage, char value) {
     std::string bytes(storage.bytes(), '\0');
@@ -233,7 +233,7 @@ TEST_F(Locked, WhatLiesThereOutlivesTheDevice) {
   DevicePool device_two{{core::DeviceKind::kCuda, 1}, 64 * kMiB, &second};
   PoolHandle there_two{Pool::create(device_two, 1, 0)};
   auto next = make(6 * kMiB, 8, there_two.get());
-  ASSERT_TRUE(there_two->move_to_host(*next, *here, [] { return true; }).ok());
+  ASSERT_TRUE(there_two->moved_storages().move_to_host(*next, *here, [] { return true; }).ok());
   EXPECT_EQ(second.times_locked, 1);
   EXPECT_EQ(host.locked(), 6 * kMiB);
   EXPECT_TRUE(holds(*next, 8));
@@ -249,7 +249,8 @@ TEST_F(Locked, WhatIsNotWantedAnyMoreHasNotHappened) {
   EXPECT_EQ(here->account().used(), 0u);
   ASSERT_TRUE(out(*storage).ok());
   EXPECT_EQ(gpu.times_locked, 1);
-  EXPECT_EQ(there->move_in(*storage, [] { return false; }).code(), Code::kCancelled);
+  EXPECT_EQ(there->moved_storages().move_in(*storage, [] { return false; }).code(),
+            Code::kCancelled);
   EXPECT_TRUE(holds(*storage, 3));
   ASSERT_TRUE(in(*storage).ok());
   EXPECT_TRUE(holds(*storage, 3));
@@ -263,9 +264,10 @@ TEST_F(Locked, FromThereToTheDiskAndBack) {
     const auto share = (*disk)->share("alice");
     const auto first = make(4 * kMiB, 1), second = make(4 * kMiB, 2);
     ASSERT_TRUE(out(*first).ok());
-    auto movable = here->movable();
+    auto movable = here->moved_storages().movable();
     ASSERT_EQ(movable.size(), 1u);
-    ASSERT_TRUE(here->move_out(*movable[0], **disk, share, [] { return true; }).ok());
+    ASSERT_TRUE(
+        here->moved_storages().move_out(*movable[0], **disk, share, [] { return true; }).ok());
     movable.clear();
     EXPECT_LT(here->account().used(), 1024u);
     ASSERT_TRUE(out(*second).ok());  // uses the idle block

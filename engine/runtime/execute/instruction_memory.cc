@@ -74,7 +74,7 @@ InstructionMemory::StorageRef InstructionMemory::take(std::size_t device, std::s
 }
 
 bool InstructionMemory::moves(std::size_t device) const {
-  return patient_ && (device != kHostIndex || pools_[kHostIndex]->disk_share());
+  return patient_ && (device != kHostIndex || pools_[kHostIndex]->moved_storages().disk_share());
 }
 
 bool InstructionMemory::may_wait(std::size_t device, std::size_t bytes) {
@@ -119,7 +119,7 @@ Status InstructionMemory::require(const Value& value, std::string_view what) {
   memory::Storage& storage = *storage_of(value);
   storage.touch(now_);
   if (storage.data() != nullptr) return {};
-  if (Status lost = memory::Pool::lost(storage); !lost.ok()) {
+  if (Status lost = memory::MovedStorages::lost(storage); !lost.ok()) {
     return Status(lost.code(), std::string(what) + ": " + lost.message());
   }
   const auto device = static_cast<std::size_t>(devices_.find(value.device));

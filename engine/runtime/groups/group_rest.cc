@@ -1,8 +1,7 @@
-// GroupEpoch's functions that bring a group to rest and continue it after a restart.
+#include "engine/runtime/groups/group_rest.h"
+
 #include <algorithm>
 #include <utility>
-
-#include "engine/runtime/groups/group_epoch.h"
 
 namespace teletensor::runtime {
 
@@ -44,145 +43,134 @@ std::string named(const std::string& why, const Fabric* fabric, std::size_t daem
 
 }  // namespace
 
-GroupEpoch::GroupEpoch(const program::Image::Group& image, Groups::Adder& adder, Fabric* fabric)
-    : name_(image.name), adder_(adder), fabric_(fabric), ranks_(image.ranks), stamp_(image.stamp) {
-  core::MutexLock lock(mu_);
-  id_ = {image.former, image.epoch};
-  places_ = places_of(image);
+void GroupRest::continue_from(const program::Image::Group& image) {
+  core::MutexLock lock(state_.mu);
+  state_.id = {image.former, image.epoch};
+  state_.places = places_of(image);
   awaited_.insert(image.joined.begin(), image.joined.end());
-  for (const collective::Rank rank : awaited_) ranks_[rank].number = image.collectives;
-  going_ = true;
-  place_ranks(image.place, participant_of(image));
+  for (const collective::Rank rank : awaited_) state_.ranks[rank].number = image.collectives;
+  state_.going = true;
+  state_.place_ranks(image.place, participant_of(image));
 }
 
-bool GroupEpoch::busy_locked() const {
-  return !transfers_.empty() || std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) {
-    return rank.joined && (rank.waits() || !rank.declined.empty());
-  });
+bool GroupRest::busy() {
+  core::MutexLock lock(state_.mu);
+  return !state_.closed() &&
+         (state_.busy() || (state_.participant && state_.participant->repeats()));
 }
 
-bool GroupEpoch::busy() {
-  core::MutexLock lock(mu_);
-  return !closed_locked() && (busy_locked() || (participant_ && participant_->repeats()));
+bool GroupRest::wanted(collective::Rank rank) {
+  core::MutexLock lock(state_.mu);
+  if (!state_.participant || !state_.going || state_.closed()) return false;
+  collective::Number last = state_.run_to;
+  for (const GroupRank& each : state_.ranks) last = std::max(last, each.number);
+  return state_.ranks[rank].number < last;
 }
 
-bool GroupEpoch::wanted(collective::Rank rank) {
-  core::MutexLock lock(mu_);
-  if (!participant_ || !going_ || closed_locked()) return false;
-  collective::Number last = run_to_;
-  for (const RankState& each : ranks_) last = std::max(last, each.number);
-  return ranks_[rank].number < last;
-}
-
-bool GroupEpoch::rest() {
+bool GroupRest::rest() {
   {
-    core::MutexLock lock(mu_);
-    if (kept_) return true;
+    core::MutexLock lock(state_.mu);
+    if (state_.kept) return true;
   }
   bool rests = false;
-  settle([&](Waiters&) TT_REQUIRES(mu_) {
+  state_.settle([&](Waiters&) TT_REQUIRES(state_.mu) {
     // With several levels, the restart may lose a message from a third daemon, so the group cannot
     // continue.
-    if (closed_locked() || (group_ && group_->levels() > 1)) {
+    if (state_.closed() || (state_.group && state_.group->levels() > 1)) {
       rests = true;
       return;
     }
-    const bool still = !busy_locked();
-    const bool alone = !participant_ || places_.size() == 1;
-    rests = alone ? still : going_ && participant_->come_to_rest(still);
+    const bool still = !state_.busy();
+    rests = state_.alone() ? still : state_.going && state_.participant->come_to_rest(still);
   });
   return rests;
 }
 
-void GroupEpoch::end_moving(const std::string& why) {
-  settle([&](Waiters& met) TT_REQUIRES(mu_) {
-    const bool rests =
-        !busy_locked() && (!participant_ || places_.size() == 1 || participant_->rests());
-    for (collective::Rank rank = 0; !rests && rank < ranks(); ++rank) {
-      if (ranks_[rank].joined) part(rank, named(why, fabric_, places_.size()), true, met);
-    }
+void GroupRest::end_moving(const std::string& why) {
+  state_.settle([&](Waiters& met) TT_REQUIRES(state_.mu) {
+    const bool rests = !state_.busy() && (state_.alone() || state_.participant->rests());
+    for (collective::Rank rank = 0; !rests && rank < state_.count(); ++rank) leave(rank, why, met);
   });
 }
 
 // The image of a session contains its own open collectives, but no call that the group keeps for a
 // rank whose command has ended.
-bool GroupEpoch::may_hold_open() const {
-  if (!transfers_.empty()) return false;
-  for (const RankState& rank : ranks_) {
+bool GroupRest::may_hold_open() const {
+  if (state_.memory.has_transfers()) return false;
+  for (const GroupRank& rank : state_.ranks) {
     if (!rank.joined) continue;
     if (!rank.declined.empty()) return false;
-    if (!participant_) continue;
-    const collective::Number finished = participant_->finished();
-    const auto open = std::count_if(rank.open.begin(), rank.open.end(), [&](const auto& each) {
-      return each.second.number > finished && !each.second.ended;
-    });
-    if (rank.number != finished + static_cast<collective::Number>(open)) {
-      return false;
-    }
+    if (!state_.participant) continue;
+    const collective::Number finished = state_.participant->finished();
+    if (rank.number != finished + rank.operations.open_after(finished)) return false;
   }
   return true;
 }
 
-bool GroupEpoch::hold_open(const std::string& why) {
+void GroupRest::leave(collective::Rank rank, const std::string& why, Waiters& met) {
+  if (!state_.ranks[rank].joined) return;
+  state_.part(rank, named(why, state_.fabric, state_.places.size()), true, met);
+}
+
+bool GroupRest::hold_open(const std::string& why) {
   {
-    core::MutexLock lock(mu_);
-    if (kept_) return true;
+    core::MutexLock lock(state_.mu);
+    if (state_.kept) return true;
   }
   bool holds = true;
-  settle([&](Waiters& met) TT_REQUIRES(mu_) {
-    if (closed_locked()) return;
-    const bool alone = !participant_ || places_.size() == 1;
-    const bool one_level = !group_ || group_->levels() == 1;
-    if (!alone && going_ && one_level && !participant_->come_to_rest(!busy_locked(), true)) {
+  state_.settle([&](Waiters& met) TT_REQUIRES(state_.mu) {
+    if (state_.closed()) return;
+    const bool alone = state_.alone();
+    const bool one_level = !state_.group || state_.group->levels() == 1;
+    if (!alone && state_.going && one_level &&
+        !state_.participant->come_to_rest(!state_.busy(), true)) {
       holds = false;
       return;
     }
-    if ((alone || participant_->rests()) && may_hold_open()) {
-      kept_ = true;
+    if ((alone || state_.participant->rests()) && may_hold_open()) {
+      state_.kept = true;
       return;
     }
-    for (collective::Rank rank = 0; rank < ranks() && !closed_locked(); ++rank) {
-      if (ranks_[rank].joined) part(rank, named(why, fabric_, places_.size()), true, met);
+    for (collective::Rank rank = 0; rank < state_.count() && !state_.closed(); ++rank) {
+      leave(rank, why, met);
     }
   });
   return holds;
 }
 
-void GroupEpoch::end_waits(collective::Rank rank) {
+void GroupRest::end_waits(collective::Rank rank) {
   Waiters met;
   {
-    core::MutexLock lock(mu_);
-    if (!kept_) return;
-    for (auto& [ticket, open] : ranks_[rank].open) {
-      finish(open, Status(Code::kAborted, "the session ends"), met);
-    }
+    core::MutexLock lock(state_.mu);
+    if (!state_.kept) return;
+    state_.ranks[rank].operations.finish_all(Status(Code::kAborted, "the session ends"), met);
   }
-  for (Waiter* const waiter : met) waiter->met();
+  for (Groups::Waiter* const waiter : met) waiter->met();
 }
 
-std::optional<program::Image::Group> GroupEpoch::image(collective::Rank rank) {
-  core::MutexLock lock(mu_);
-  if (closed_locked() || (busy_locked() && !kept_)) return std::nullopt;
+std::optional<program::Image::Group> GroupRest::image(collective::Rank rank) {
+  core::MutexLock lock(state_.mu);
+  if (state_.closed() || (state_.busy() && !state_.kept)) return std::nullopt;
   program::Image::Group image;
-  image.name = name_;
+  image.name = state_.name;
   image.rank = rank;
-  image.ranks = ranks();
-  image.timeout_ms = static_cast<std::uint64_t>(ranks_[rank].timeout.count());
-  if (!participant_) return image;
-  if (places_.size() > 1 && !participant_->rests()) return std::nullopt;
-  kept_ = true;
-  image.former = id_.former;
-  image.epoch = id_.number;
-  for (const PeerMessage::Place& place : places_) {
+  image.ranks = state_.count();
+  image.timeout_ms = static_cast<std::uint64_t>(state_.ranks[rank].timeout.count());
+  if (!state_.participant) return image;
+  if (state_.places.size() > 1 && !state_.participant->rests()) return std::nullopt;
+  state_.kept = true;
+  image.former = state_.id.former;
+  image.epoch = state_.id.number;
+  for (const PeerMessage::Place& place : state_.places) {
     auto& saved = image.places.emplace_back();
     saved.daemon = place.daemon;
     for (const PeerMessage::Member& member : place.members) saved.ranks.push_back(member.rank);
   }
-  image.place = group_->place_of(lowest_);
-  for (collective::Rank each = 0; each < ranks(); ++each) {
-    if (ranks_[each].joined) image.joined.push_back(each);
+  image.place = state_.group->place_of(state_.lowest);
+  for (collective::Rank each = 0; each < state_.count(); ++each) {
+    if (state_.ranks[each].joined) image.joined.push_back(each);
   }
-  const collective::Participant::Image now = participant_->image();
+  const collective::Participant::Image now = state_.participant->image();
   image.collectives = now.number;
   image.generation = now.generation;
   for (const auto& [key, number] : now.point_to_point.sent) {
@@ -199,42 +187,43 @@ std::optional<program::Image::Group> GroupEpoch::image(collective::Rank rank) {
   return image;
 }
 
-bool GroupEpoch::come_back(const Groups::Join& join) {
-  core::MutexLock lock(mu_);
-  if (closed_locked() || awaited_.erase(join.rank) == 0) return false;
-  RankState& rank = ranks_[join.rank];
+bool GroupRest::come_back(const Groups::Join& join) {
+  core::MutexLock lock(state_.mu);
+  if (state_.closed() || awaited_.erase(join.rank) == 0) return false;
+  GroupRank& rank = state_.ranks[join.rank];
   rank.joined = true;
   rank.who = join.who;
   rank.timeout = join.timeout;
-  participant_->describe_rank(join.rank, join.who);
+  state_.participant->describe_rank(join.rank, join.who);
   return true;
 }
 
-void GroupEpoch::restored() {
-  settle([&](Waiters&) TT_REQUIRES(mu_) {
+void GroupRest::restored() {
+  state_.settle([&](Waiters&) TT_REQUIRES(state_.mu) {
     for (const collective::Rank rank : std::exchange(awaited_, {})) {
-      participant_->lost(rank,
-                         "has lost its session, which could not be kept over a restart of "
-                         "its daemon");
+      state_.participant->lost(rank,
+                               "has lost its session, which could not be kept over a restart of "
+                               "its daemon");
     }
-    if (participant_->drains()) participant_->end_drain();
+    if (state_.participant->drains()) state_.participant->end_drain();
   });
 }
 
-std::optional<PeerMessage::Kept> GroupEpoch::kept_with(const std::string& daemon) {
-  core::MutexLock lock(mu_);
-  if (!participant_ || ended_locked() || !place_of(daemon)) return std::nullopt;
-  return PeerMessage::Kept{id_, participant_->generation()};
+std::optional<PeerMessage::Kept> GroupRest::kept_with(const std::string& daemon) {
+  core::MutexLock lock(state_.mu);
+  if (!state_.participant || state_.ended() || !state_.place_of(daemon)) return std::nullopt;
+  return PeerMessage::Kept{state_.id, state_.participant->generation()};
 }
 
-void GroupEpoch::met(const std::string& daemon, const std::optional<PeerMessage::Kept>& kept) {
-  settle([&](Waiters&) TT_REQUIRES(mu_) {
-    const auto place = place_of(daemon);
-    if (!place || !participant_) return;
-    if (kept && participant_->held() && kept->generation == participant_->generation()) {
-      participant_->restarted(*place);
+void GroupRest::met(const std::string& daemon, const std::optional<PeerMessage::Kept>& kept) {
+  state_.settle([&](Waiters&) TT_REQUIRES(state_.mu) {
+    const auto place = state_.place_of(daemon);
+    if (!place || !state_.participant) return;
+    if (kept && state_.participant->held() &&
+        kept->generation == state_.participant->generation()) {
+      state_.participant->restarted(*place);
     } else {
-      participant_->lost_place(*place, "has lost its daemon: " + daemon + " has restarted");
+      state_.participant->lost_place(*place, "has lost its daemon: " + daemon + " has restarted");
     }
   });
 }

@@ -67,15 +67,15 @@ class Groups::Rank final : public Groups::Member {
   void set_timeout(std::chrono::milliseconds timeout) override {
     epoch_->set_timeout(rank_, timeout);
   }
-  bool wanted() override { return epoch_->wanted(rank_); }
-  bool busy() override { return epoch_->busy(); }
+  bool wanted() override { return epoch_->at_rest().wanted(rank_); }
+  bool busy() override { return epoch_->at_rest().busy(); }
   std::optional<program::Image::Group> image() override {
-    auto image = epoch_->image(rank_);
+    auto image = epoch_->at_rest().image(rank_);
     core::MutexLock lock(groups_.mu_);
     if (image) image->stamp = groups_.stamp_;
     return image;
   }
-  void end_waits() override { epoch_->end_waits(rank_); }
+  void end_waits() override { epoch_->at_rest().end_waits(rank_); }
 
  private:
   Groups& groups_;
@@ -467,7 +467,7 @@ bool Groups::rest() {
   }
   bool all_rest = true;
   for (const EpochRef& epoch : all_epochs()) {
-    const bool rests = epoch->rest();
+    const bool rests = epoch->at_rest().rest();
     all_rest = all_rest && rests;
   }
   return all_rest;
@@ -475,7 +475,7 @@ bool Groups::rest() {
 
 void Groups::end_moving(const std::string& why) {
   for (const EpochRef& epoch : all_epochs()) {
-    epoch->end_moving(why);
+    epoch->at_rest().end_moving(why);
     withdraw(epoch);
   }
 }
@@ -483,7 +483,7 @@ void Groups::end_moving(const std::string& why) {
 bool Groups::hold_open(const std::string& why) {
   bool all_held = true;
   for (const EpochRef& epoch : all_epochs()) {
-    const bool held = epoch->hold_open(why);
+    const bool held = epoch->at_rest().hold_open(why);
     all_held = all_held && held;
     withdraw(epoch);
   }
@@ -559,7 +559,7 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::restore(const std::string&
     }
   }
   changed_.notify_all();
-  if (epoch->stamp() != group.stamp || !epoch->come_back(join)) {
+  if (epoch->at_rest().stamp() != group.stamp || !epoch->at_rest().come_back(join)) {
     return Status(Code::kDeadlineExceeded,
                   "group \"" + group.name + "\": its ranks were saved at different times");
   }
@@ -578,7 +578,7 @@ void Groups::restored() {
       }
     }
   }
-  for (const EpochRef& epoch : returning) epoch->restored();
+  for (const EpochRef& epoch : returning) epoch->at_rest().restored();
 }
 
 // ---------------------------------------------------------------- messages of peers
@@ -626,7 +626,7 @@ void Groups::tell_kept(const std::string& peer) {
   PeerMessage message;
   message.kind = Kind::kKept;
   for (const auto& [id, epoch] : running_) {
-    if (const auto kept = epoch->kept_with(peer)) message.kept.push_back(*kept);
+    if (const auto kept = epoch->at_rest().kept_with(peer)) message.kept.push_back(*kept);
   }
   fabric_->send(peer, std::move(message));
 }
@@ -644,7 +644,7 @@ void Groups::returned(const std::string& peer, const PeerMessage& message) {
   }
   for (const auto& [id, epoch] : running) {
     const auto found = kept.find(id);
-    epoch->met(peer, found == kept.end() ? std::nullopt : std::optional(found->second));
+    epoch->at_rest().met(peer, found == kept.end() ? std::nullopt : std::optional(found->second));
   }
 }
 

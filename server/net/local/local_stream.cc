@@ -78,7 +78,7 @@ bool LocalStream::read() {
       MutexLock lock(mutex_);
       if (!finish_wanted_) lease = lease_;
     }
-    if (!lease || !lease->readable()) return true;
+    if (!lease || !lease->streams().readable()) return true;
     if (!has_message(received_)) {
       const ssize_t n = recv(socket_, bytes, sizeof bytes, MSG_DONTWAIT);
       if (n < 0 && errno == EINTR) continue;
@@ -91,7 +91,7 @@ bool LocalStream::read() {
       if (!kept.ok()) leases_.end(*lease, kept, "protocol");
     }
     std::string_view rest = received_;
-    while (lease->readable() && consume(*lease, rest)) {
+    while (lease->streams().readable() && consume(*lease, rest)) {
     }
     received_.erase(0, received_.size() - rest.size());
   }
@@ -220,7 +220,7 @@ void LocalStream::arm() {
   if (handling_ || closed_) return;
   std::uint32_t events = 0;
   if (writing_ || frame_waits_) events |= EPOLLOUT;
-  if (!finish_wanted_ && lease_ && lease_->readable()) {
+  if (!finish_wanted_ && lease_ && lease_->streams().readable()) {
     events |= EPOLLIN;
   } else if (!writing_) {
     events = 0;  // wake() arms the socket when the session has consumed the frame.

@@ -239,7 +239,7 @@ void ShareServer::drop(const ConnectionRef& connection) {
   if (connection->share == 0) return;
   give([weak = connection->lease, upload = connection->upload, hold = std::move(connection->hold)] {
     const LeaseRef lease = weak.lock();
-    if (lease && upload != 0) lease->abort_upload(upload);
+    if (lease && upload != 0) lease->staging().abort(upload);
   });
 }
 
@@ -303,7 +303,7 @@ void ShareServer::finished(const ConnectionRef& connection) {
 }
 
 Result<LeaseRef> ShareServer::lease_of(const wire::ShareRequest& request) const {
-  LeaseRef lease = leases_.find_id(request.session);
+  LeaseRef lease = leases_.table().find_id(request.session);
   if (!lease || lease->ticket.empty() ||
       !same_secret(lease->ticket, {request.ticket, sizeof request.ticket})) {
     return Status(Code::kNotFound, "no session has this ticket");
@@ -322,7 +322,7 @@ void ShareServer::serve(const ConnectionRef& connection, const wire::ShareReques
     return take(connection, *lease, request.number, gpu);
   }
   if (request.kind == wire::kShareUpload && !first) {
-    Status status = (*lease)->wants_attach();
+    Status status = (*lease)->streams().wants_attach();
     if (!status.ok()) return answer(connection, std::move(status), reply);
     return upload(connection, *lease, request);
   }

@@ -56,13 +56,13 @@ class LeasesTest : public ::testing::Test {
 TEST_F(LeasesTest, AFrameOfTheClientBeforeDoesNotReachASessionOnItsWayToTheNext) {
   const LeaseRef old = *leases.open(client_of("n"));
   const auto stream = std::make_shared<Stream>();
-  ASSERT_TRUE(old->join(stream, 1).ok());
+  ASSERT_TRUE(old->streams().join(stream, 1).ok());
   ASSERT_TRUE(old->submit(stream.get(), frame_of(1)).ok());
   ASSERT_EQ(books.get(&testing::Books::commands), 1u);
 
   core::Result<LeaseRef> taken = core::internal("not yet");
   std::atomic<bool> ready{false};
-  leases.take_over(client_of("n"), [&](core::Result<LeaseRef> lease) {
+  leases.takeovers().begin(client_of("n"), [&](core::Result<LeaseRef> lease) {
     taken = std::move(lease);
     ready = true;
   });
@@ -78,7 +78,7 @@ TEST_F(LeasesTest, AFrameOfTheClientBeforeDoesNotReachASessionOnItsWayToTheNext)
   ASSERT_TRUE(testing::eventually([&] { return ready.load(); }));
   ASSERT_TRUE(taken.ok()) << taken.status().message();
   const auto next = std::make_shared<Stream>();
-  ASSERT_TRUE((*taken)->join(next, 1).ok());
+  ASSERT_TRUE((*taken)->streams().join(next, 1).ok());
   EXPECT_TRUE((*taken)->submit(next.get(), frame_of(2)).ok());
   EXPECT_EQ(books.get(&testing::Books::commands), 2u);
 }
@@ -87,29 +87,30 @@ TEST_F(LeasesTest, ANameWhoseSessionArrivesFromAPeerIsUnavailable) {
   const ClientInfo client = client_of("n");
   ASSERT_TRUE(leases.moved_sessions().expect("token", client.user, "n"));
   core::Status refused;
-  leases.take_over(client, [&](const auto& lease) { refused = lease.status(); });
+  leases.takeovers().begin(client, [&](const auto& lease) { refused = lease.status(); });
   EXPECT_EQ(refused.code(), core::Code::kUnavailable);
   leases.moved_sessions().arrived("token");
-  leases.take_over(client, [&](const auto& lease) { refused = lease.status(); });
+  leases.takeovers().begin(client, [&](const auto& lease) { refused = lease.status(); });
   EXPECT_TRUE(refused.ok()) << refused.message();
 }
 
 TEST_F(LeasesTest, ASessionThatArrivesWhenNobodyIsLetInAnyMoreIsThere) {
   (void)*leases.open(client_of("n"));
   std::promise<core::Status> told;
-  leases.take_over(client_of("n"), [&](const auto& lease) { told.set_value(lease.status()); });
+  leases.takeovers().begin(client_of("n"),
+                           [&](const auto& lease) { told.set_value(lease.status()); });
   const auto successor = asked_for();
   ASSERT_TRUE(successor);
-  leases.close();
-  EXPECT_FALSE(leases.settle(std::chrono::milliseconds(1)));
-  EXPECT_TRUE(leases.all().empty());
+  leases.table().close();
+  EXPECT_FALSE(leases.takeovers().settle(std::chrono::milliseconds(1)));
+  EXPECT_TRUE(leases.table().all().empty());
   engine::TakenOver start;
   start.next_seq = start.next_id = 1;
   successor(std::move(start));
-  EXPECT_TRUE(leases.settle(testing::kHang));
+  EXPECT_TRUE(leases.takeovers().settle(testing::kHang));
   EXPECT_EQ(told.get_future().get().code(), core::Code::kUnavailable);
   // The session still exists, so that it can be written to a file.
-  EXPECT_NE(leases.find_name("me", "n"), nullptr);
+  EXPECT_NE(leases.table().find_name("me", "n"), nullptr);
 }
 
 // The commands that the end interrupts fail as cancelled. Their errors must not reach the client
@@ -117,7 +118,7 @@ TEST_F(LeasesTest, ASessionThatArrivesWhenNobodyIsLetInAnyMoreIsThere) {
 TEST_F(LeasesTest, AClientOfAnEndedSessionIsNotToldThatItsCommandsWereCancelled) {
   const LeaseRef lease = *leases.open(client_of("n"));
   const auto stream = std::make_shared<Stream>();
-  ASSERT_TRUE(lease->join(stream, 1).ok());
+  ASSERT_TRUE(lease->streams().join(stream, 1).ok());
   ASSERT_TRUE(lease->submit(stream.get(), frame_of(1)).ok());
   while (lease->outbox().take(1)) continue;
   leases.end(*lease, core::Status(core::Code::kAborted, "ended by root"), "killed");
@@ -130,7 +131,7 @@ TEST_F(LeasesTest, AShutdownMeanwhileTellsTheNextClient) {
   (void)*leases.open(client_of("n"));
   std::atomic<int> told{0};
   std::string why;
-  leases.take_over(client_of("n"), [&](core::Result<LeaseRef> lease) {
+  leases.takeovers().begin(client_of("n"), [&](core::Result<LeaseRef> lease) {
     why = lease.status().message();
     ++told;
   });

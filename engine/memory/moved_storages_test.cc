@@ -47,7 +47,7 @@ class Moving : public ::testing::Test {
     disk = std::move(*made);
     share = disk->share("alice");
     pool.reset(Pool::create(device, 1, 0));
-    pool->set_disk(disk.get(), share);
+    pool->moved_storages().set_disk(disk.get(), share);
   }
   // Incompressible bytes that depend on `seed`.
   core::Ref<Storage> make(std::size_t bytes, std::uint32_t seed) {
@@ -69,10 +69,10 @@ class Moving : public ::testing::Test {
     return true;
   }
   core::Status out(Storage& storage) {
-    return pool->move_out(storage, *disk, share, [] { return true; });
+    return pool->moved_storages().move_out(storage, *disk, share, [] { return true; });
   }
   core::Status in(Storage& storage) {
-    return pool->move_in(storage, [] { return true; });
+    return pool->moved_storages().move_in(storage, [] { return true; });
   }
   std::vector<std::filesystem::path> files() const {
     std::vector<std::filesystem::path> found;
@@ -102,12 +102,12 @@ TEST_F(Moving, BytesComeBackAsTheyWereAndAreCountedWhereTheyAre) {
     EXPECT_EQ(disk->bytes(), charged_bytes(bytes));
     EXPECT_GT(share->files.used(), bytes);
     EXPECT_EQ(share->files.used(), std::filesystem::file_size(files()[0]));
-    EXPECT_EQ(pool->largest(5)[0].bytes, charged_bytes(bytes));
-    EXPECT_TRUE(pool->largest(5)[0].away);
+    EXPECT_EQ(pool->record().largest(5)[0].bytes, charged_bytes(bytes));
+    EXPECT_TRUE(pool->record().largest(5)[0].away);
     ASSERT_TRUE(in(*storage).ok());
     EXPECT_TRUE(holds(*storage, 5));
     EXPECT_EQ(pool->account().used(), used);
-    EXPECT_FALSE(pool->largest(5)[0].away);
+    EXPECT_FALSE(pool->record().largest(5)[0].away);
     EXPECT_EQ(share->bytes + share->files.used() + disk->budget().used() + disk->bytes(), 0u);
     disk->delete_discarded();
     EXPECT_TRUE(files().empty());
@@ -149,7 +149,7 @@ TEST_F(Moving, ADamagedFileCostsThatStorage) {
   EXPECT_EQ(in(*first).code(), Code::kDataLoss);  // the error is permanent
   char some[8];
   EXPECT_EQ(first->read(0, some, 8).code(), Code::kDataLoss);
-  EXPECT_EQ(Pool::lost(*first).code(), Code::kDataLoss);
+  EXPECT_EQ(MovedStorages::lost(*first).code(), Code::kDataLoss);
   ASSERT_TRUE(in(*second).ok());
   EXPECT_TRUE(holds(*second, 2));
   first = second = nullptr;
@@ -177,22 +177,24 @@ TEST_F(Moving, AUserHasItsOwnPartOfTheDisk) {
   const auto bob = disk->share("bob"), also_alice = disk->share("alice");
   ASSERT_TRUE(out(*first).ok());
   const auto go_on = [] { return true; };
-  EXPECT_EQ(pool->move_out(*second, *disk, also_alice, go_on).code(), Code::kResourceExhausted);
-  EXPECT_TRUE(pool->move_out(*second, *disk, bob, go_on).ok());
+  EXPECT_EQ(pool->moved_storages().move_out(*second, *disk, also_alice, go_on).code(),
+            Code::kResourceExhausted);
+  EXPECT_TRUE(pool->moved_storages().move_out(*second, *disk, bob, go_on).ok());
 }
 
 TEST_F(Moving, WhatIsNotWantedAnyMoreHasNotHappened) {
   auto storage = make(4 * kMiB, 3);
   int asked = 0;
   const auto twice = [&] { return ++asked < 3; };
-  EXPECT_EQ(pool->move_out(*storage, *disk, share, twice).code(), Code::kCancelled);
+  EXPECT_EQ(pool->moved_storages().move_out(*storage, *disk, share, twice).code(),
+            Code::kCancelled);
   EXPECT_TRUE(holds(*storage, 3));
   EXPECT_EQ(share->files.used(), 0u);
   EXPECT_TRUE(files().empty());
   ASSERT_TRUE(out(*storage).ok());
   asked = 0;
   const std::uint64_t used = pool->account().used();
-  EXPECT_EQ(pool->move_in(*storage, twice).code(), Code::kCancelled);
+  EXPECT_EQ(pool->moved_storages().move_in(*storage, twice).code(), Code::kCancelled);
   EXPECT_EQ(pool->account().used(), used);
   ASSERT_TRUE(in(*storage).ok());
   EXPECT_TRUE(holds(*storage, 3));
@@ -226,10 +228,10 @@ TEST_F(Moving, OnlyWhatNobodyNeedsWhereItIsMayMove) {
   ASSERT_TRUE(out(*away).ok());
   ASSERT_GE(pool->share(*shared), 0);
   std::set<std::uint64_t> seqs;
-  for (const auto& storage : pool->movable()) seqs.insert(storage->seq());
+  for (const auto& storage : pool->moved_storages().movable()) seqs.insert(storage->seq());
   EXPECT_THAT(seqs, ::testing::ElementsAre(1, 5, 6));
   upload->unpin();
-  EXPECT_EQ(pool->movable().size(), 4u);
+  EXPECT_EQ(pool->moved_storages().movable().size(), 4u);
   ASSERT_TRUE(out(*shared).ok());
   ASSERT_TRUE(in(*shared).ok());
   EXPECT_TRUE(holds(*shared, 5));

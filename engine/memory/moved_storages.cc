@@ -1,4 +1,5 @@
-// Pool's transfers of storages between memory and disk, and between a device and the host.
+#include "engine/memory/moved_storages.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -41,38 +42,15 @@ Status unreadable(const Storage& storage, const Away& away, const Status& status
 
 }  // namespace
 
-Storage::Storage() = default;
-Storage::~Storage() = default;
-
-Status Storage::read(std::uint64_t offset, void* to, std::size_t bytes) {
-  return pool_->read(*this, offset, to, bytes);
-}
-
-void Pool::set_disk(Disk* disk, std::shared_ptr<DiskShare> share) {
+void MovedStorages::set_disk(Disk* disk, std::shared_ptr<DiskShare> share) {
   disk_ = disk;
   disk_share_ = std::move(share);
 }
 
-std::vector<core::Ref<Storage>> Pool::living(std::uint64_t least) const {
-  std::vector<core::Ref<Storage>> found;
-  {
-    core::MutexLock lock(mu_);
-    for (const Slab& slab : objects_) {
-      for (const Storage& storage : slab.storages) {
-        if (storage.charged_.load(std::memory_order_relaxed) < least) continue;
-        if (!storage.try_acquire()) continue;
-        found.emplace_back(const_cast<Storage*>(&storage));
-        storage.release();
-      }
-    }
-  }
-  return found;
-}
-
-std::vector<core::Ref<Storage>> Pool::movable(std::uint64_t* pinned) const {
+std::vector<core::Ref<Storage>> MovedStorages::movable(std::uint64_t* pinned) const {
   // Filter without holding the lock: a skipped reference may be the last one, and its release takes
   // the lock.
-  std::vector<core::Ref<Storage>> found = living(kMinMoved);
+  std::vector<core::Ref<Storage>> found = record_.living(kMinMoved);
   std::erase_if(found, [&](const core::Ref<Storage>& storage) {
     if (storage->data_ == nullptr || storage->sharing() != nullptr || storage->open_) return true;
     const std::uint32_t pins = storage->pins_.load(std::memory_order_acquire);
@@ -87,25 +65,25 @@ std::vector<core::Ref<Storage>> Pool::movable(std::uint64_t* pinned) const {
   return found;
 }
 
-void Pool::pins_last() {
-  for (const core::Ref<Storage>& storage : living(kMinMoved)) {
+void MovedStorages::pins_last() {
+  for (const core::Ref<Storage>& storage : record_.living(kMinMoved)) {
     if (storage->pinned()) storage->stays();
   }
 }
 
 // Marks a storage as moved away, frees its block and credits its account.
-void Pool::leave(Storage& storage, std::unique_ptr<Away> away) {
+void MovedStorages::leave(Storage& storage, std::unique_ptr<Away> away) {
   const std::uint64_t charged = storage.charged_.load(std::memory_order_relaxed);
   away->bytes = storage.bytes_;
   away->charged = charged;
-  away_.fetch_add(charged, std::memory_order_relaxed);
+  bytes_.fetch_add(charged, std::memory_order_relaxed);
   device_.moved().away.fetch_add(charged, std::memory_order_relaxed);
   // If other processes may have mapped the pages, the block stays with this session, as after
   // free().
   Block block;
   {
-    core::MutexLock lock(moving_mu_);
-    block = take_from(storage);
+    core::MutexLock lock(mutex_);
+    block = storage.detach();
     storage.away_ = std::move(away);
   }
   storage.away_bytes_.store(charged, std::memory_order_relaxed);
@@ -114,8 +92,7 @@ void Pool::leave(Storage& storage, std::unique_ptr<Away> away) {
   (void)account_.release(charged - kAwayCharge);  // never the account's last bytes
 }
 
-Status Pool::copy_to_host(const Storage& storage, Storage& host,
-                          const std::function<bool()>& go_on) {
+Status MovedStorages::copy_to_host(const Storage& storage, Storage& host, const GoOn& go_on) {
   const OnBehalf behalf(owner_);
   const auto* const from = static_cast<const char*>(storage.data_);
   auto* const to = static_cast<char*>(host.data_);
@@ -129,17 +106,17 @@ Status Pool::copy_to_host(const Storage& storage, Storage& host,
   return {};
 }
 
-// Detaches the block from the storage without freeing it. It stays counted in the host's memory,
-// but nothing can use it.
-void Pool::abandon(Storage& storage) { (void)take_from(storage); }
-
-Status Pool::move_to_host(Storage& storage, Pool& host, const std::function<bool()>& go_on) {
+Status MovedStorages::move_to_host(Storage& storage, Pool& host, const GoOn& go_on) {
   auto away = std::make_unique<Away>();
   away->host = host.allocate_moved(storage.bytes_, storage.seq(), device_.source());
   if (!away->host) return Status(Code::kResourceExhausted, "the host has no memory left");
   const auto began = std::chrono::steady_clock::now();
   if (Status status = copy_to_host(storage, *away->host, go_on); !status.ok()) {
-    if (away->host->locked_by_ != nullptr && device_.source().lost()) abandon(*away->host);
+    if (away->host->locked_by_ != nullptr && device_.source().lost()) {
+      // A lost device may still write to the block: it stays counted in the host's memory, but
+      // nothing can use it.
+      (void)away->host->detach();
+    }
     return status;
   }
   away->host->touch(storage.used_at());
@@ -150,8 +127,8 @@ Status Pool::move_to_host(Storage& storage, Pool& host, const std::function<bool
   return {};
 }
 
-Status Pool::move_out(Storage& storage, Disk& disk, const std::shared_ptr<DiskShare>& share,
-                      const std::function<bool()>& go_on) {
+Status MovedStorages::move_out(Storage& storage, Disk& disk,
+                               const std::shared_ptr<DiskShare>& share, const GoOn& go_on) {
   const std::uint64_t bytes = storage.bytes_;
   std::uint64_t reserved = most_in_file(bytes);
   if (!share->files.reserve(reserved)) {
@@ -195,16 +172,15 @@ Status Pool::move_out(Storage& storage, Disk& disk, const std::shared_ptr<DiskSh
   return {};
 }
 
-Block Pool::take_block(std::size_t charged) {
+Block MovedStorages::take_block(std::size_t charged) {
   if (charged > kLargestSmall) return device_.take_large(charged, owner_);
   Block block;
   return device_.take_small(size_class(charged), owner_, &block, 1) == 1 ? block : Block{};
 }
 
-// Copies the bytes of a storage that is away to `to`, on its own device. Returns DATA_LOSS if they
-// cannot be read.
-Status Pool::fetch_away(const Storage& storage, Away& away, char* to,
-                        const std::function<bool()>& go_on) {
+// Copies the bytes of a storage that is away to `to`, on its own device. Returns DATA_LOSS if
+// they cannot be read.
+Status MovedStorages::fetch(const Storage& storage, Away& away, char* to, const GoOn& go_on) {
   std::unique_ptr<BlockReader> reader;
   if (!away.host) {
     auto opened = BlockReader::open(away.path);
@@ -237,7 +213,7 @@ Status Pool::fetch_away(const Storage& storage, Away& away, char* to,
   return status.ok() ? status : unreadable(storage, away, status);
 }
 
-Status Pool::move_in(Storage& storage, const std::function<bool()>& go_on) {
+Status MovedStorages::move_in(Storage& storage, const GoOn& go_on) {
   Away& away = *storage.away_;
   if (!away.lost.ok()) return away.lost;
   const auto began = std::chrono::steady_clock::now();
@@ -249,13 +225,13 @@ Status Pool::move_in(Storage& storage, const std::function<bool()>& go_on) {
     (void)account_.release(more);
     return none;
   }
-  Status status = fetch_away(storage, away, static_cast<char*>(block.data), go_on);
+  Status status = fetch(storage, away, static_cast<char*>(block.data), go_on);
   if (!status.ok()) {
     device_.give_back(&block, 1, owner_);
     (void)account_.release(more);
     if (status.code() != Code::kDataLoss) return status;
     if (!away.host) away.disk->failed();
-    core::MutexLock lock(moving_mu_);
+    core::MutexLock lock(mutex_);
     away.lost = status;
     return status;
   }
@@ -267,20 +243,20 @@ Status Pool::move_in(Storage& storage, const std::function<bool()>& go_on) {
   }
   storage.charged_.store(away.charged, std::memory_order_relaxed);
   {
-    core::MutexLock lock(moving_mu_);
+    core::MutexLock lock(mutex_);
     storage.data_ = block.data;
     storage.capacity_ = block.capacity;
     storage.descriptor_.store(block.descriptor, std::memory_order_release);
   }
-  forget_away(storage);  // no other thread reads it now
+  forget(storage);  // no other thread reads it now
   return {};
 }
 
 // Drops the copy that held the storage's bytes, and what was charged for it.
-void Pool::forget_away(Storage& storage) {
+void MovedStorages::forget(Storage& storage) {
   const Away& away = *storage.away_;
   storage.away_bytes_.store(0, std::memory_order_relaxed);
-  away_.fetch_sub(away.charged, std::memory_order_relaxed);
+  bytes_.fetch_sub(away.charged, std::memory_order_relaxed);
   device_.moved().away.fetch_sub(away.charged, std::memory_order_relaxed);
   if (away.disk != nullptr) {
     away.disk->bytes_.fetch_sub(away.charged, std::memory_order_relaxed);
@@ -289,23 +265,12 @@ void Pool::forget_away(Storage& storage) {
   storage.away_.reset();
 }
 
-Pool::Short Pool::room_for(std::size_t bytes) const {
-  const std::uint64_t more = charged_bytes(std::min<std::size_t>(bytes, SIZE_MAX / 4));
-  if (account_.used() + more > account_.quota()) return Short::kSession;
-  const Budget& budget = account_.budget();
-  std::uint64_t held_back = budget.held_back();
-  if (const UserBudget* user = account_.user()) {
-    if (user->used() + more > user->limit()) return Short::kUser;
-    held_back -=
-        std::min(held_back, user->guaranteed() - std::min(user->used(), user->guaranteed()));
-  }
-  return budget.used() + held_back + more > budget.total() ? Short::kDevice : Short::kNothing;
+Status MovedStorages::lost(const Storage& storage) {
+  return storage.away_ ? storage.away_->lost : Status();
 }
 
-Status Pool::lost(const Storage& storage) { return storage.away_ ? storage.away_->lost : Status(); }
-
-Status Pool::read(Storage& storage, std::uint64_t offset, void* to, std::size_t bytes) {
-  core::MutexLock lock(moving_mu_);
+Status MovedStorages::read(Storage& storage, std::uint64_t offset, void* to, std::size_t bytes) {
+  core::MutexLock lock(mutex_);
   if (storage.data_ != nullptr) {
     const OnBehalf behalf(owner_);
     return device_.source().copy_out(to, static_cast<const char*>(storage.data_) + offset, bytes);
@@ -333,7 +298,8 @@ Status Pool::read(Storage& storage, std::uint64_t offset, void* to, std::size_t 
   return status.ok() ? status : unreadable(storage, away, status);
 }
 
-std::string Pool::on_disk() const {
+std::string MovedStorages::on_disk() const {
+  if (disk_ == nullptr) return "";
   const Account& files = disk_share_->files;
   const Budget& budget = files.budget();
   const UserBudget* const user = files.user();

@@ -1,7 +1,9 @@
-#include "server/session/staging.h"
+#include "server/session/lease/staging.h"
 
 #include <string>
 #include <utility>
+
+#include "teletensor/v1/state.pb.h"
 
 namespace teletensor::server {
 
@@ -36,10 +38,10 @@ StagedRef Staging::find(std::uint64_t key) const {
 }
 
 StagedRef Staging::begin(std::uint64_t key, std::uint64_t upload, core::Device device,
-                         std::uint64_t bytes, const void* writer, const Abort& abort) {
+                         std::uint64_t bytes, const void* writer) {
   auto staged = std::make_shared<Staged>(upload, device, bytes, writer);
   if (key == 0) return staged;
-  give_up(key, abort);
+  give_up(key);
   MutexLock lock(mutex_);
   entries_.insert_or_assign(key, staged);
   return staged;
@@ -73,8 +75,7 @@ std::uint64_t Staging::received(std::uint64_t key) {
   return staged->received_;
 }
 
-void Staging::leave(std::uint64_t key, const StagedRef& staged, const void* writer, bool keep,
-                    const Abort& abort) {
+void Staging::leave(std::uint64_t key, const StagedRef& staged, const void* writer, bool keep) {
   {
     MutexLock lock(staged->mutex_);
     if (staged->writer_ != writer) return;
@@ -92,7 +93,7 @@ void Staging::forget(std::uint64_t key, const StagedRef& staged) {
   if (found != entries_.end() && found->second == staged) entries_.erase(found);
 }
 
-void Staging::give_up(std::uint64_t key, const Abort& abort) {
+void Staging::give_up(std::uint64_t key) {
   const StagedRef staged = find(key);
   if (staged == nullptr) return;
   (void)received(key);
@@ -100,7 +101,58 @@ void Staging::give_up(std::uint64_t key, const Abort& abort) {
   abort(staged->upload);
 }
 
-void Staging::drop(Clock::time_point before, const Abort& abort) {
+void Staging::finished(std::uint64_t key, const StagedRef& staged) {
+  if (key == 0) return;
+  forget(key, staged);
+  std::uint64_t earlier = 0;
+  {
+    MutexLock lock(mutex_);
+    for (auto& [known, number] : complete_) {
+      if (known == key) earlier = std::exchange(number, staged->upload);
+    }
+    if (earlier == 0) complete_.emplace_back(key, staged->upload);
+    if (complete_.size() > kMaxComplete) complete_.pop_front();
+  }
+  if (earlier != 0) abort(earlier);
+}
+
+wire::StagedAnswer Staging::answer(std::uint64_t key, bool give_up) {
+  wire::StagedAnswer answer;
+  answer.received = received(key);
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [known, number] : complete_) {
+      if (known == key) answer.upload = number;
+    }
+  }
+  if (!give_up) return answer;
+  this->give_up(key);
+  if (answer.upload != 0) abort(answer.upload);
+  return {};
+}
+
+void Staging::abort(std::uint64_t upload) {
+  const HeldSession::User user(session_);
+  if (user.session() != nullptr) user.session()->uploads().abort(upload);
+}
+
+void Staging::save(v1::SavedBody& body) const {
+  MutexLock lock(mutex_);
+  for (const auto& [key, upload] : complete_) {
+    v1::SavedUploadKey& item = *body.add_upload_keys();
+    item.set_key(key);
+    item.set_upload(upload);
+  }
+}
+
+void Staging::restore(const v1::SavedBody& body) {
+  MutexLock lock(mutex_);
+  for (const v1::SavedUploadKey& item : body.upload_keys()) {
+    complete_.emplace_back(item.key(), item.upload());
+  }
+}
+
+void Staging::drop(Clock::time_point before) {
   std::vector<StagedRef> dropped;
   {
     MutexLock lock(mutex_);

@@ -1,0 +1,134 @@
+#include "engine/runtime/groups/epoch_state.h"
+
+#include <algorithm>
+
+#include "engine/program/text.h"
+
+namespace teletensor::runtime {
+
+using collective::Action;
+using collective::Slice;
+using core::Code;
+using core::Status;
+
+bool EpochState::busy() const {
+  return memory.has_transfers() ||
+         std::any_of(ranks.begin(), ranks.end(),
+                     [](const GroupRank& rank) { return rank.joined && rank.busy(); });
+}
+
+std::optional<collective::Place> EpochState::place_of(const std::string& daemon) const {
+  for (collective::Place place = 0; place < places.size(); ++place) {
+    if (places[place].daemon == daemon) return place;
+  }
+  return std::nullopt;
+}
+
+Status EpochState::abandonment() const {
+  return Status(Code::kDeadlineExceeded, "group \"" + name + "\": " + *abandoned);
+}
+
+void EpochState::place_ranks(collective::Place own, collective::Participant::Image image) {
+  lowest = places[own].members.front().rank;
+  std::vector<std::vector<collective::Rank>> ranks_of;
+  for (const PeerMessage::Place& place : places) {
+    ranks_of.emplace_back();
+    for (const PeerMessage::Member& member : place.members) ranks_of.back().push_back(member.rank);
+  }
+  group.emplace(static_cast<collective::Rank>(ranks.size()), std::move(ranks_of));
+  participant.emplace(*group, own, name, collective::Limits(), std::move(image));
+  for (const PeerMessage::Member& member : places[own].members) {
+    const GroupRank& rank = ranks[member.rank];
+    participant->describe_rank(member.rank, rank.joined ? rank.who : "has not joined");
+  }
+}
+
+void EpochState::end_forming(const std::string& why, Waiters& met) {
+  if (abandoned) return;
+  abandoned = program::shortened(why, collective::kMaxNote);
+  end_all(abandonment(), met);
+}
+
+void EpochState::part(collective::Rank rank, const std::string& why, bool may_go_on, Waiters& met) {
+  if (!participant) return end_forming(collective::rank_text(rank) + " " + why, met);
+  const GroupRank& own = ranks[rank];
+  if (own.busy()) {
+    participant->lost(rank, why);
+  } else if (may_go_on) {
+    participant->leave(rank, own.number, why);
+  } else {
+    participant->lost(rank, why, own.number);
+  }
+}
+
+void EpochState::end_all(const Status& status, Waiters& met) {
+  for (GroupRank& rank : ranks) {
+    rank.operations.finish_all(status, met);
+    rank.operations.forget_sends();
+  }
+  memory.clear();
+}
+
+Status EpochState::run(const Work& work) {
+  try {
+    return adder.add(work.jobs, [&](const Slice& slice) { return work.held.at(slice); });
+  } catch (const std::exception& error) {
+    return Status(Code::kResourceExhausted, error.what());
+  }
+}
+
+void EpochState::carry_out(Action& action, Work& work, Waiters& met) {
+  switch (action.kind) {
+    case Action::Kind::kSend:
+      return send(action);
+    case Action::Kind::kReserve:
+      return memory.reserve(action.buffer, static_cast<std::size_t>(action.bytes));
+    case Action::Kind::kFree:
+      return memory.free(action.buffer);
+    case Action::Kind::kReduce:
+      if (memory.lacks()) return;  // the group ends
+      memory.hold(action.job, work.held);
+      work.jobs.push_back(std::move(action.job));
+      return;
+    case Action::Kind::kComplete:
+      if (action.token != 0) {
+        const auto rank = memory.end_transfer(action.token);
+        if (rank) ranks[*rank].operations.transferred(action, met);
+        return;
+      }
+      ranks[action.rank].operations.finish_collective(action.number, action.status, met);
+      if (participant->ending() && action.number > participant->ending()->last) {
+        memory.drop(action.number);  // the number will never count as finished
+      }
+      return;
+    case Action::Kind::kEnded:
+      return end_all(action.status, met);
+    case Action::Kind::kRunTo:
+      run_to = action.number;
+      return;
+    case Action::Kind::kGoOn:
+      run_to = 0;
+      return;
+    case Action::Kind::kAtRest:  // GroupRest::rest() asks for it
+    case Action::Kind::kRetire:  // finished() already reported it
+      return;
+  }
+}
+
+void EpochState::send(Action& action) {
+  PeerMessage message;
+  message.epoch = id;
+  message.message = std::move(action.message);
+  Fabric::Payload payload;
+  if (!action.slices.empty()) {
+    auto held = std::make_shared<GroupMemory::Held>();
+    for (const Slice& slice : action.slices) {
+      memory.hold(slice, *held);
+      payload.parts.emplace_back(held->at(slice), static_cast<std::size_t>(slice.bytes));
+    }
+    payload.held = std::move(held);
+  }
+  fabric->send(places[action.to].daemon, std::move(message), std::move(payload));
+}
+
+}  // namespace teletensor::runtime
