@@ -7,9 +7,7 @@ root=$(cd "$here/../.." && pwd)
 mkdir -p "$1/src/teletensor" "$1/bin"
 out=$(cd "$1" && pwd)
 cp -R "$here/." "$out/src/teletensor/"
-protoc -I "$root/proto" --go_out="$out/src" \
-  --go_opt=Mteletensor/v1/program.proto=teletensor/wire --go_opt=Mteletensor/v1/session.proto=teletensor/wire \
-  teletensor/v1/program.proto teletensor/v1/session.proto
+protoc -I "$root/proto" --go_out="$out/src" teletensor/v1/program.proto teletensor/v1/session.proto
 export GO111MODULE=off GOFLAGS='' GOPATH="$out:/usr/share/gocode"
 go vet teletensor/...
 go build -o "$out/bin/" teletensor/examples/...

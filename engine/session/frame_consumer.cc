@@ -1,6 +1,7 @@
 #include "engine/session/frame_consumer.h"
 
 #include <algorithm>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -15,6 +16,11 @@ namespace {
 
 constexpr int kCommandsPerPublish = 64;
 constexpr int kNodesPerResume = 16;
+
+// Why the session ends, with the number of the command that it ends at.
+Status at_command(std::uint64_t seq, const Status& status) {
+  return Status(status.code(), "command " + std::to_string(seq) + ": " + status.message());
+}
 
 }  // namespace
 
@@ -77,9 +83,13 @@ bool FrameConsumer::consume_frame(Status& status) {
     if (!charged || queue.refusing()) {
       if (back_.failures().open() == 0) forget_upto(back_.completed_upto());
       status = bookkeeping_.refuse_or_resume(next, frame_.consumed() + 1);
-      if (!status.ok()) return true;
+      if (!status.ok()) {
+        status = at_command(frame_.consumed() + 1, status);
+        return true;
+      }
     }
     if (status = consume_command(); !status.ok()) {
+      status = at_command(frame_.consumed() + 1, status);
       back_.queue().take_back(frame_.consumed());
       publish();
       return true;
@@ -130,7 +140,8 @@ void FrameConsumer::finish_frame(Status status) noexcept {
   const std::size_t failures = back_.failures().open();
   if (status.ok() && (failures > kMaxFailures ||
                       (failures > 0 && frame_.consumed() - forgotten_ > kMaxCommandsKept))) {
-    status = Status(Code::kResourceExhausted, "too many errors that the client did not raise");
+    status = at_command(frame_.consumed(), Status(Code::kResourceExhausted,
+                                                  "too many errors that the client did not raise"));
   }
   (void)bookkeeping_.charge();
   publish_counts();

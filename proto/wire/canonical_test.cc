@@ -144,7 +144,7 @@ TEST(Canonical, UnknownFieldsAndWrongTypesAreRefusedInEveryOrder) {
     return text;
   };
   EXPECT_EQ(refused("\xc0\x02\x01"),
-            "frame: command 0: unknown field 40\nframe: command 0: unknown field 40\n");
+            "frame: command 1: unknown field 40\nframe: command 1: unknown field 40\n");
   EXPECT_NE(refused("\x0a\x01x").find("field 1 has the wrong wire type"), std::string::npos);
   EXPECT_NE(refused(std::string("\x4a\x05x", 3)).find("field 9 is cut off"), std::string::npos);
 }

@@ -188,7 +188,7 @@ TEST(Frame, RefusesUnknownFields) {
   message = one(&c);
   c->set_op(1);
   c->GetReflection()->MutableUnknownFields(c)->AddVarint(40, 1);
-  EXPECT_REFUSED(read(message), kInvalidArgument, "command 0: unknown field 40");
+  EXPECT_REFUSED(read(message), kInvalidArgument, "frame: command 1: unknown field 40");
   message = one(&c);
   c->GetReflection()->MutableUnknownFields(c)->AddLengthDelimited(39, "new kind");
   EXPECT_REFUSED(read(message), kInvalidArgument, "unknown field 39");

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
-#include <cstdio>
-#include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -23,6 +21,7 @@
 #include "server/base/secrets.h"
 #include "server/net/assets.h"
 #include "server/net/bounded_server.h"
+#include "server/net/http_syntax.h"
 
 namespace teletensor::server {
 
@@ -55,21 +54,6 @@ void refuse(httplib::Response& response, int status, const std::string& text) {
   response.status = status;
   if (status == 401) response.set_header("WWW-Authenticate", "Bearer");
   response.set_content(text + "\n", "text/plain; charset=utf-8");
-}
-
-// The time as RFC 9110 writes it, in English whatever the locale.
-std::string http_date() {
-  constexpr const char* kDays[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
-  constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
-                                     "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
-  const std::time_t now = std::time(nullptr);
-  std::tm at{};
-  gmtime_r(&now, &at);
-  char text[64];
-  std::snprintf(text, sizeof text, "%s, %02d %s %d %02d:%02d:%02d GMT", kDays[at.tm_wday],
-                at.tm_mday, kMonths[at.tm_mon], at.tm_year + 1900, at.tm_hour, at.tm_min,
-                at.tm_sec);
-  return text;
 }
 
 // Removes the port from "example.org:8080" or "[::1]:80".
@@ -166,6 +150,11 @@ class Http final : public HttpServer {
         }
         return httplib::Server::HandlerResponse::Handled;
       }
+      if (request.path == "*") {  // OPTIONS of the server as a whole.
+        response.set_header("Allow", "GET, HEAD, POST, OPTIONS");
+        response.set_content("ok\n", "text/plain; charset=utf-8");
+        return httplib::Server::HandlerResponse::Handled;
+      }
       return httplib::Server::HandlerResponse::Unhandled;
     });
     server_->set_post_routing_handler([](const httplib::Request&, httplib::Response& response) {
@@ -178,17 +167,20 @@ class Http final : public HttpServer {
   using Refusal = std::optional<std::pair<int, std::string>>;
 
   Refusal refusal_of(const httplib::Request& request) const {
-    if (request.get_header_value_count("Host") > 1) {
-      return {{400, "the request has more than one Host"}};
-    }
-    if (!our_host(host_of(request.get_header_value("Host")))) {
+    const auto hosts = request.get_header_value_count("Host");
+    if (hosts > 1) return {{400, "the request has more than one Host"}};
+    if (hosts == 0 && request.version != "HTTP/1.0") return {{400, "the request has no Host"}};
+    const std::string host = request.get_header_value("Host");
+    if (!is_host(host)) return {{400, "Host is not the name of a host"}};
+    // Every browser sends a Host, so that a request without one is not from a hostile page.
+    if (hosts > 0 && !our_host(host_of(host))) {
       return {{421, "this server does not answer for that host name (--http-name)"}};
     }
     const auto lengths = request.get_header_value_count("Content-Length");
     const auto encodings = request.get_header_value_count("Transfer-Encoding");
     if (lengths + encodings > 1) return {{400, "the body has more than one length"}};
     const std::string length = request.get_header_value("Content-Length");
-    const bool reads = request.method == "GET" || request.method == "HEAD";
+    const bool reads = request.method == "GET" || request.method == "HEAD" || request.path == "*";
     const bool posts = takes_body_.contains(request.path);
     if (posts && request.method != "POST") return {{405, "only POST is possible here"}};
     if (!reads && readable_.contains(request.path)) {
@@ -220,8 +212,9 @@ class Http final : public HttpServer {
 
   bool our_host(const std::string& host) const {
     const auto& names = options_.names;
-    return host == host_ || host == "localhost" || host == "127.0.0.1" || host == "[::1]" ||
-           std::find(names.begin(), names.end(), host) != names.end();
+    const auto is_it = [&](std::string_view name) { return equals_ignoring_case(host, name); };
+    return is_it(host_) || is_it("localhost") || is_it("127.0.0.1") || is_it("[::1]") ||
+           std::any_of(names.begin(), names.end(), is_it);
   }
 
   void get(const std::string& path, Handler handler) {

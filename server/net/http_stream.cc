@@ -8,6 +8,9 @@
 #include <cerrno>
 #include <cstring>
 #include <string_view>
+#include <utility>
+
+#include "server/net/http_syntax.h"
 
 namespace teletensor::server {
 
@@ -25,15 +28,17 @@ const char* text_of(int status) {
       return "413 Payload Too Large";
     case 414:
       return "414 URI Too Long";
+    case 421:
+      return "421 Misdirected Request";
     case 431:
       return "431 Request Header Fields Too Large";
+    case 501:
+      return "501 Not Implemented";
+    case 505:
+      return "505 HTTP Version Not Supported";
     default:
       return "400 Bad Request";
   }
-}
-
-bool equal(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
 }
 
 bool is_control(char c) { return (static_cast<unsigned char>(c) < ' ' && c != '\t') || c == 127; }
@@ -72,7 +77,18 @@ int HttpStream::receive_head() {
   begin(limits_.request);
   std::string line;
   if (const int status = receive_line(limits_.line, 414, line); status != 0) return status;
-  head_ = line;
+  // An empty line may precede a request: some clients send one behind a body.
+  if (line == "\r\n") {
+    if (const int status = receive_line(limits_.line, 414, line); status != 0) return status;
+  }
+  RequestLine parsed;
+  if (const int status = parse_request_line(std::string_view(line).substr(0, line.size() - 2),
+                                            tls_ != nullptr ? "https" : "http", parsed);
+      status != 0) {
+    return status;
+  }
+  head_ = parsed.method + " " + parsed.target + (parsed.old ? " HTTP/1.0\r\n" : " HTTP/1.1\r\n");
+  host_ = std::move(parsed.host);
   std::size_t left = limits_.head;
   while (true) {
     if (const int status = receive_line(std::min(left, limits_.line), 431, line); status != 0)
@@ -81,6 +97,8 @@ int HttpStream::receive_head() {
     if (line == "\r\n") break;
     if (const int status = add_header(line); status != 0) return status;
   }
+  // HTTP/1.0 needs no Host.
+  if (!host_.empty() && parsed.old) head_ += "Host: " + std::exchange(host_, "") + "\r\n";
   head_ += line;
   return 0;
 }
@@ -104,19 +122,29 @@ int HttpStream::add_header(const std::string& line) {
   if (++headers_ > limits_.headers) return 431;
   const std::size_t colon = line.find(':');
   const std::string_view name = std::string_view(line).substr(0, colon);
-  if (colon == std::string::npos || name.empty() || name.find_first_of(" \t") != name.npos) {
-    return 400;
-  }
+  if (colon == std::string::npos || !is_header_name(name)) return 400;
   // The library sends every range that a request names, overlapping ones too, so that 6 KB of
   // request cost 400 MB of answer.
-  if (equal(name, "Range")) return 0;
+  if (equals_ignoring_case(name, "Range")) return 0;
   // Its compression with brotli takes a second for the largest file of the dashboard.
-  if (equal(name, "Accept-Encoding")) {
+  if (equals_ignoring_case(name, "Accept-Encoding")) {
     if (line.find("gzip") != line.npos) head_ += "Accept-Encoding: gzip\r\n";
     return 0;
   }
-  if (equal(name, "Transfer-Encoding")) has_body_ = true;
-  if (equal(name, "Content-Length")) {
+  const bool framing = equals_ignoring_case(name, "Content-Length") ||
+                       equals_ignoring_case(name, "Transfer-Encoding");
+  // The library drops headers without a value, so that a second Host or length would not be seen.
+  if ((framing || equals_ignoring_case(name, "Host")) &&
+      line.find_first_not_of(" \t\r\n", colon + 1) == line.npos) {
+    return 400;
+  }
+  // The host of an absolute target replaces the first Host. A second one stays, and is refused.
+  if (equals_ignoring_case(name, "Host") && !host_.empty()) {
+    head_ += "Host: " + std::exchange(host_, "") + "\r\n";
+    return 0;
+  }
+  if (equals_ignoring_case(name, "Transfer-Encoding")) has_body_ = true;
+  if (equals_ignoring_case(name, "Content-Length")) {
     has_body_ |= line.find_first_not_of(" \t0\r\n", colon + 1) != line.npos;
   }
   head_ += line;
@@ -156,7 +184,7 @@ void HttpStream::refuse(int status) {
   if (over_) return;
   refused_ = status;
   begin(limits_.linger);
-  const std::string text = std::string("HTTP/1.1 ") + text_of(status) +
+  const std::string text = std::string("HTTP/1.1 ") + text_of(status) + "\r\nDate: " + http_date() +
                            "\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
   send(text.data(), text.size());
   over_ = true;

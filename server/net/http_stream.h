@@ -40,8 +40,10 @@ class HttpStream final : public httplib::Stream {
 
   // Returns false if the TLS handshake fails.
   bool handshake();
-  // Receives the first line and the headers of the next request. Returns 0, the HTTP status with
-  // which to refuse it, or kEnded if there is no request.
+  // Receives the first line and the headers of the next request, and rewrites them for the library:
+  // the line with a path as its target, the host of an absolute target as Host, and without the
+  // headers that cost more than they are worth. Returns 0, the HTTP status with which to refuse the
+  // request, or kEnded if there is no request.
   int receive_head();
   // Whether the request says that a body follows.
   bool has_body() const { return has_body_; }
@@ -85,6 +87,7 @@ class HttpStream final : public httplib::Stream {
   core::Clock::time_point began_, until_;  // The present phase: idle, request, answer or linger.
   std::string received_;                   // Bytes that were received and not yet read.
   std::string head_;                       // The head of the request, from `head_read_` on unread.
+  std::string host_;                       // Host of an absolute target, until it is in the head.
   std::size_t head_read_ = 0, headers_ = 0, body_read_ = 0;
   int refused_ = 0;
   bool has_body_ = false, answering_ = false, over_ = false, late_ = false;

@@ -46,6 +46,9 @@ core::Result<std::uint64_t> number_of(const grpc::CallbackServerContext& context
   const auto& metadata = context.client_metadata();
   const auto found = metadata.find(key);
   if (found == metadata.end()) return std::uint64_t{0};
+  if (metadata.count(key) > 1) {
+    return core::invalid("the metadata " + std::string(key) + " is there more than once");
+  }
   const std::string_view text(found->second.data(), found->second.size());
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -19,8 +19,8 @@ from teletensor._conformance.transcript import Parser, complete
 SOURCES = Path(__file__).resolve().parents[2] / "clients/python/teletensor/_conformance/transcripts"
 WIDTH = 96  # digits on a line
 # The reply of a step that makes a call.
-REPLIES = {"hello": "HelloReply", "upload": "UploadReply", "rest": "UploadReply", "download": "DownloadChunk",
-           "cut_download": "DownloadChunk"}
+REPLIES = {"hello": "HelloReply", "hello_at_last": "HelloReply", "upload": "UploadReply", "rest": "UploadReply",
+           "download": "DownloadChunk", "cut_download": "DownloadChunk"}
 
 
 def built(name, values):
@@ -61,6 +61,9 @@ class Recorder(Player):
     def attempt(self, call):
         self.last = self.step
         super().attempt(call)
+
+    def do_operator(self, text):
+        """Nothing: the fake daemon answers as the transcript says."""
 
     def do_program(self, parser):
         super().do_program(parser)

@@ -8,10 +8,11 @@ import sys
 import grpc
 import pytest
 from conformance.liar import Liar
+from conformance.operated import Operator
 from support.daemon import ROOT, Daemon, binary
 from support.tls import Authority
 from teletensor._conformance.caller import Caller
-from teletensor._conformance.command import names, play_all
+from teletensor._conformance.command import names, play_all, playable
 from teletensor._conformance.schema import Schema
 from teletensor._conformance.transcript import Parser
 
@@ -24,9 +25,21 @@ def daemon():
     assert not problem, problem
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", list(filter(playable, names())))
 def test_transcript(daemon, name):
     assert list(play_all(daemon.unix, [name])) == [(name, None)]
+
+
+@pytest.mark.parametrize("name", [name for name in names() if not playable(name)])
+def test_transcript_with_an_operator(daemon, name, tmp_path):
+    """The steps of the operator are done with daemons of the transcript's own; faults of a disk are injected."""
+    assert name.startswith("operator_")
+    operator = Operator(tmp_path)
+    try:
+        assert list(play_all(daemon.unix, [name], operator=operator)) == [(name, None)]
+    finally:
+        problem = operator.close()
+    assert not problem, problem
 
 
 def command(*words, **variables):
@@ -45,7 +58,7 @@ def test_the_command_prints_json(daemon):
     played = command(daemon.unix, "--json")
     assert played.returncode == 0, played.stdout + played.stderr
     assert json.loads(played.stdout) == [{"transcript": name, "passed": True, "difference": None}
-                                         for name in names()]
+                                         for name in filter(playable, names())]
 
 
 def test_the_command_reports_a_wrong_answer(daemon):
@@ -61,6 +74,8 @@ def test_the_command_reports_a_wrong_answer(daemon):
 def test_the_command_refuses_wrong_words(daemon):
     unknown = command(daemon.unix, "instructions")
     assert unknown.returncode == 2 and "no transcript 'instructions'; there are: attach, " in unknown.stderr
+    needing = command(daemon.unix, "operator_end")
+    assert needing.returncode == 2 and "operator_end needs an operator of the daemon" in needing.stderr
     assert command(daemon.unix, "--timeout", "0").returncode == 2
     assert command("127.0.0.1").returncode == 1
 

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from repository import ROOT
 
 PROTO = ROOT / "proto"
@@ -91,6 +92,14 @@ BREAKS = {
     "a reserved number is free again": ("RESERVED_MESSAGE_NO_DELETE", "session", r"  reserved 10;\n", ""),
     "the package has another name": (
         "FILE_SAME_PACKAGE", "store", r"(?m)^package teletensor\.v1;", "package teletensor.v2;"),
+    "a Go package has another path": (
+        "FILE_SAME_GO_PACKAGE", "session", r'go_package = "teletensor/wire"', 'go_package = "teletensor/other"'),
+    "a Java package is no longer named": (
+        "FILE_SAME_JAVA_PACKAGE", "program", r"option java_package[^\n]*\n", ""),
+    "Java classes move into one file": (
+        "FILE_SAME_JAVA_MULTIPLE_FILES", "admin", r"option java_multiple_files[^\n]*\n", ""),
+    "a C# namespace has another name": (
+        "FILE_SAME_CSHARP_NAMESPACE", "store", r'"Teletensor\.V1"', '"Teletensor"'),
 }
 ADDITIONS = {
     "a field": ("session", r"(?<=message CloseRequest \{)\}", "\n  bool now = 1;\n}"),
@@ -123,6 +132,39 @@ def test_a_breaking_change_is_refused(change, tmp_path):
 @pytest.mark.parametrize("change", ADDITIONS)
 def test_an_addition_is_accepted(change, tmp_path):
     assert breaks(changed(tmp_path / "proto", *ADDITIONS[change]), NEWEST) == []
+
+
+# Where the sources that a client's author generates are: the same in all files, because they import each other.
+OPTIONS = {"go_package": "teletensor/wire", "java_package": "teletensor.v1", "java_multiple_files": True,
+           "csharp_namespace": "Teletensor.V1"}
+
+
+def test_every_file_says_where_generated_sources_are(tmp_path):
+    files = sorted(path.relative_to(PROTO).as_posix() for path in (PROTO / "teletensor").rglob("*.proto"))
+    assert len(files) == 6
+    subprocess.run(["protoc", f"-I{PROTO}", f"--descriptor_set_out={tmp_path}/set", *files], check=True, timeout=60)
+    found = FileDescriptorSet.FromString((tmp_path / "set").read_bytes()).file
+    assert {each.name: {option.name: value for option, value in each.options.ListFields()}
+            for each in found} == dict.fromkeys(files, OPTIONS)
+
+
+def test_java_and_csharp_sources_are_where_the_options_say(tmp_path):
+    """All files together: no message of one file has the place of a message or of the outer class of another."""
+    files = [path.relative_to(PROTO).as_posix() for path in (PROTO / "teletensor").rglob("*.proto")]
+    java, csharp = tmp_path / "java", tmp_path / "csharp"
+    for folder in (java, csharp):
+        folder.mkdir()
+    subprocess.run(["protoc", f"-I{PROTO}", f"--java_out={java}", f"--csharp_out={csharp}", *files],
+                   check=True, timeout=60)
+    classes = list(java.rglob("*.java"))
+    assert {path.parent for path in classes} == {java / "teletensor/v1"}
+    assert {"HelloRequest.java", "Frame.java", "Command.java", "DType.java"} <= {path.name for path in classes}
+    for path in classes:
+        assert "\npackage teletensor.v1;\n" in path.read_text(encoding="utf-8"), path
+    sources = list(csharp.rglob("*.cs"))
+    assert len(sources) == len(files)
+    for path in sources:
+        assert re.findall(r"(?m)^namespace ([\w.]+) \{$", path.read_text(encoding="utf-8"))[0] == "Teletensor.V1"
 
 
 def test_clients_from_the_documents_are_small():

@@ -48,8 +48,8 @@ bool is_refused(const Command& command) {
   return std::holds_alternative<program::Refused>(command);
 }
 
-Status at_command(std::size_t index, const Status& status) {
-  return Status(status.code(), "frame: command " + std::to_string(index) + ": " + status.message());
+Status at_command(std::uint64_t seq, const Status& status) {
+  return Status(status.code(), "frame: command " + std::to_string(seq) + ": " + status.message());
 }
 
 // Appends the instruction if it is known. Returns false if it must be decoded.
@@ -165,7 +165,7 @@ Status FrameReader::read(std::string_view bytes, Frame& frame, KnownApplies* kno
         context.next = next;
         continue;
       }
-      if (!status.ok()) return at_command(i, status);
+      if (!status.ok()) return at_command(frame.first_seq + i, status);
       break;
     }
     if (known == nullptr) continue;

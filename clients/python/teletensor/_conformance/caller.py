@@ -41,10 +41,17 @@ class Caller:
 
     def __init__(self, address: str, bearer: str | None = None, patience: float = 240) -> None:
         self.schema, self.patience = Schema(), patience
+        self._made_with = address, bearer, patience
         credentials = credentials_of(address, bearer)
+        # Without the probe for bandwidth a stream that is not read takes no more than 64 KiB.
         self.channel: Any = credentials.channel([
-            ("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)])
+            ("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1),
+            ("grpc.http2.bdp_probe", 0)])
         self.bearer = credentials.metadata()
+
+    def another(self) -> Caller:
+        """A second channel to the same daemon."""
+        return Caller(*self._made_with)
 
     def close(self) -> None:
         """Closes the channel."""

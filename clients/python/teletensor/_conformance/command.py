@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .._connection.credentials import credentials_of
-from .transcript import FOLDER
+from .transcript import FOLDER, steps
 
-__all__ = ["add_command", "names", "play_all", "serve_all"]
+__all__ = ["add_command", "names", "play_all", "playable", "serve_all"]
 
 
 def names() -> list[str]:
@@ -19,18 +19,24 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.txt"))
 
 
+def playable(name: str) -> bool:
+    """Whether a transcript can be played without an operator of the daemon, who restarts it, for example."""
+    return all(step.word != "operator" for step in steps(FOLDER / f"{name}.txt"))
+
+
 def play_all(address: str, chosen: Iterable[str] = (), bearer: str | None = None,
-             patience: float = 240) -> Iterator[tuple[str, str | None]]:
-    """Plays the chosen transcripts, or all of them.
+             patience: float = 240,
+             operator: Callable[[list[str]], str] | None = None) -> Iterator[tuple[str, str | None]]:
+    """Plays the chosen transcripts, or all that need no operator of the daemon (Player).
 
     Yields the name of each transcript, and how the daemon differed from it, or None.
     """
     from .runner import Mismatch, Player  # here, because it imports grpc
 
-    for name in chosen or names():
+    for name in chosen or filter(playable, names()):
         difference = None
         try:
-            player = Player(address, bearer, patience)
+            player = Player(address, bearer, patience, operator)
             try:
                 player.play(FOLDER / f"{name}.txt")
             finally:
@@ -59,7 +65,9 @@ def add_command(commands: Any) -> Any:
         "conformance", help="compares a daemon's answers with transcripts of the wire protocol")
     parser.add_argument("address", metavar="ADDRESS",
                         help="host:port, tls://host:port, unix:/path or a path")
-    parser.add_argument("names", metavar="NAME", nargs="*", type=_name, help="transcripts (default: all)")
+    parser.add_argument("names", metavar="NAME", nargs="*", type=_name,
+                        help="transcripts (default: all; those named operator_* only with --serve, because "
+                             "they need an operator of the daemon)")
     parser.add_argument("--serve", action="store_true",
                         help="answer clients at ADDRESS instead, one transcript after the other, and "
                              "compare what they send; port 0 takes a free one")
@@ -97,6 +105,10 @@ def _conformance(args: argparse.Namespace) -> int:
             raise ValueError("--serve has no TLS: give host:port or unix:/path")
         played = serve_all(args.address, args.names, args.timeout,
                            lambda address: print(f"listening on {address}", file=sys.stderr, flush=True))
+    elif needing := [name for name in args.names if not playable(name)]:
+        print(f"teletensor conformance: {needing[0]} needs an operator of the daemon: use --serve",
+              file=sys.stderr)
+        return 2
     else:
         played = play_all(args.address, args.names, patience=args.timeout)
     found = []

@@ -30,6 +30,7 @@ STREAMS = {"Run": "stream_stream", "Upload": "stream_unary", "Download": "unary_
 DONE = ("OK", "", "")
 BROKEN = ("INVALID_ARGUMENT", "protocol")  # how a daemon ends the session of a client that is wrong
 CUT = ("UNAVAILABLE", "", "the transcript cuts the transfer here")
+FULL = ("RESOURCE_EXHAUSTED", "streams", "too many streams")
 DEVICES = [{"name": "cpu", "memory": 1 << 30}]
 LINGER = 5  # seconds that a client has for closing its sessions
 Values = dict[str, Any]
@@ -383,6 +384,8 @@ class FakeDaemon(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Upload, perhaps with the bytes that an upload before it has left over."""
         script, session = self.playing(), self.session_of(context)
         key = int(self.metadata(context, "teletensor-upload") or 0)
+        if not key and any(step.word == "hold_uploads" for step in script.steps):
+            return bytes(self.refuse(context, FULL))
         step: Placed = self.guarded(context, lambda: script.wait_for(
             "upload", "cut_upload", "rest", session=session.name if session else None,
             patience=self.patience))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from .transcript import Parser, Step, complete, difference, filled, steps
 __all__ = ["PROTOCOL", "Mismatch", "Player", "ids_of"]
 
 PROTOCOL = 2
+CALLS = 100  # at a time on a connection
 # The errors that the kit's code raises when an answer cannot be read, or is not of the expected form.
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, AssertionError, struct.error)
 
@@ -67,13 +69,17 @@ def fnv1a(data: bytes) -> int:
 class Player:
     """Plays steps; Mismatch where an answer is not the transcript's.
 
-    `golden`: a frame is sent as the transcript's bytes, if it has them without variables.
+    `golden`: a frame is sent as the transcript's bytes, if it has them without variables. `operator` does
+    what the steps `operator WORDS` say, and returns the address of the daemon for the next steps.
     """
 
     golden = True
 
-    def __init__(self, address: str, bearer: str | None = None, patience: float = 240) -> None:
+    def __init__(self, address: str, bearer: str | None = None, patience: float = 240,
+                 operator: Callable[[list[str]], str] | None = None) -> None:
         self.caller = Caller(address, bearer, patience)
+        self.bearer, self.operator = bearer, operator
+        self.holding: list[Caller] = []  # connections whose calls are open
         self.revisions = self._revisions()
         self.names: dict[str, Any] = {}
         self.table: list[str] = []
@@ -102,7 +108,8 @@ class Player:
                     self.caller.unary("Close", {}, session.metadata)
                 except Refusal:
                     pass  # it has ended
-        self.caller.close()
+        for each in (*self.holding, self.caller):
+            each.close()
 
     def play(self, path: Path) -> None:
         """Plays one transcript."""
@@ -112,7 +119,8 @@ class Player:
                 perform = getattr(self, f"do_{step.word}", None)
                 if perform is None:
                     raise ValueError(f"no step {step.word!r}")
-                perform(Parser(step.rest, self.names) if step.word != "bytes" else step.rest)
+                plain = step.word in ("bytes", "operator")
+                perform(step.rest if plain else Parser(step.rest, self.names))
             except (Mismatch, Refusal) as error:
                 raise Mismatch(f"{path.name}:{step.line}: {step.text}\n    {error}") from error
             except _UNREADABLE as error:
@@ -151,6 +159,38 @@ class Player:
         session.metadata = (("teletensor-token", self.reply["token"]),)
         session.attach = request.get("attach_counter", 0)
         session.seq, session.next_id = self.reply.get("next_seq", 1), self.reply.get("next_id", 1)
+
+    def do_hello_at_last(self, parser: Parser) -> None:
+        """Says Hello again and again, while there is no place for the session."""
+        at, end = parser.at, time.monotonic() + self.caller.patience
+        while True:
+            self.do_hello(parser)
+            full = self.refusal is not None and self.refusal.code == "RESOURCE_EXHAUSTED"
+            if not full or time.monotonic() > end:
+                return
+            parser.at = at
+            time.sleep(0.2)
+
+    def do_operator(self, text: str) -> None:
+        """Asks the operator, and connects to the daemon at the address that it returns."""
+        if self.operator is None:
+            raise ValueError("needs an operator of the daemon")
+        words = [str(self.names[word]) if word.startswith("$") else word for word in text.split()]
+        address = self.operator(words)
+        self.holding.append(self.caller)  # a stream may be open on it
+        self.caller = Caller(address, self.bearer, self.caller.patience)
+
+    def do_hold_uploads(self, parser: Parser) -> None:
+        """Opens calls of Upload that send nothing, until one of them is refused."""
+        count, refused = parser.value(), threading.Event()
+        while count > 0:
+            self.holding.append(self.caller.another())
+            for _ in range(min(count, CALLS)):
+                call, _ = self.holding[-1].cut_upload([], self.session.metadata)
+                call.add_done_callback(lambda _: refused.set())
+            count -= CALLS
+        if not refused.wait(self.caller.patience):
+            raise Mismatch("no call is refused")
 
     def do_call(self, parser: Parser) -> None:
         name = parser.take()

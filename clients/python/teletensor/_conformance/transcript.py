@@ -7,6 +7,7 @@ variable that a daemon chooses); `python tests/conformance/golden.py` makes them
     ops NAME ...                  the client's table; @NAME is the op's number in it
     session NAME                  the steps that follow are of this session
     hello {FIELDS}                Compute.Hello; version, instance and table are filled in
+    hello_at_last {FIELDS}        the same again and again, while there is no place for the session
     call NAME {FIELDS}            a unary call of the session (of Admin: call Admin.NAME)
     until NAME {FIELDS}           the same call again and again, until it is refused
     token "TEXT"                  calls of the session have this token of a session from now on
@@ -29,6 +30,8 @@ variable that a daemon chooses); `python tests/conformance/golden.py` makes them
     rest KEY {FIELDS}             Staged, and an upload of what is missing of this data
     download {FIELDS}             Download; the answer is one chunk with the whole data
     cut_download COUNT {FIELDS}   the same, which is cancelled when this number of bytes has come
+    hold_uploads COUNT            opens up to so many calls of Upload, until one is refused; they stay open
+    operator WORDS                what the operator of the daemon does; the tests of the project do it
     limits {FIELDS}               limits of the fake daemon that are not its usual ones; for `--serve` alone
 
 The player sends a frame in hex if it has one without variables, and the fake daemon such answers.
