@@ -91,6 +91,7 @@ def test_bad_parts(tt, make, text):
     lambda tt, s: s.exp(), lambda tt, s: tt.exp(s), lambda tt, s: tt.softmax(s, 1), lambda tt, s: s.sort(),
     lambda tt, s: tt.nn.functional.gelu(s), lambda tt, s: tt.linalg.inv(s), lambda tt, s: s > s,
     lambda tt, s: tt.where(s, s, s), lambda tt, s: s[0:1], lambda tt, s: tt.nn.Softmax(1)(s), lambda tt, s: s.mean(),
+    lambda tt, s: tt.tensor(s), lambda tt, s: tt.equal(s, s),
 ])
 def test_what_has_no_sparse_form_says_so(tt, s, call):
     with pytest.raises(NotImplementedError, match=r"to_dense\(\)"):
@@ -242,3 +243,38 @@ def test_a_class_that_overrides_functions(tt):
     assert x == "mine" and calls[-1][0] == "add_"
     with pytest.raises(TypeError, match="unsupported operand"):
         tt.ones(2) + like  # Python asks the class itself, which has no __radd__
+
+
+def test_captured_functions(tt):
+    """A captured function reads the parts of a sparse tensor, or makes one; what waits cannot be captured."""
+    matrix = tt.sparse_coo_tensor([[0, 1, 1], [2, 0, 2]], [3.0, 4.0, 5.0], (2, 3))
+
+    @tt.compile
+    def product(values, x):
+        made = tt.sparse_coo_tensor([[0, 1, 1], [2, 0, 2]], values, (2, 3))
+        return (matrix @ x).sum() + (made @ x).sum()
+
+    for scale in (1, 2, 3):
+        assert product(tt.ones(3), tt.ones(3, 2) * scale).item() == 30 * scale
+    with pytest.raises(RuntimeError, match="cannot read a tensor's value"):
+        tt.compile(lambda v: tt.sparse_coo_tensor([[0, 0]], v, (2,)).coalesce().to_dense())(tt.ones(2))
+
+
+def test_transforms(tt):
+    def loss(values):
+        return (tt.sparse_coo_tensor([[0, 1, 1], [2, 0, 2]], values, (2, 3)) @ tt.ones(3, 2)).square().sum()
+
+    assert tt.func.grad(loss)(tt.ones(3)).tolist() == [4, 8, 8]
+    assert tt.vmap(loss)(tt.ones(4, 3)).tolist() == [10] * 4
+
+
+def test_nothing_waits_that_need_not(tt):
+    """Reading the inputs fails, so whatever is done with the sparse tensor before has not waited for them."""
+    late = tt.ones(4).index_select(0, tt.tensor([9]))  # an error that is raised where a value is read
+    values = late.expand(3)
+    s = tt.sparse_coo_tensor(tt.tensor([[0, 1, 1], [2, 0, 2]]), values, (2, 3))
+    results = [s @ tt.ones(3, 2), tt.ones(4, 2) @ s, s.to_dense(), s * 2, s.t() @ tt.ones(2, 2), s.sum(),
+               tt.ones(2, 3) + s, s * tt.ones(2, 3), tt.cat([s, s]).to_dense()]
+    for result in results:
+        with pytest.raises(IndexError):
+            (result.to_dense() if isinstance(result, tt.sparse.SparseTensor) else result).numpy()

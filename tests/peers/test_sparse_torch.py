@@ -249,6 +249,37 @@ def test_gradients_of_leaves(tt, name, expression):
         np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-4)
 
 
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_gradients_as_results(tt, layout):
+    """autograd.grad of a sparse tensor is sparse."""
+    found = []
+    for m in (torch, tt):
+        s = m.sparse_coo_tensor([[0, 1, 3], [2, 0, 1]], [3.0, 4.0, 5.0], (4, 4))
+        s = (s.to_sparse_csr() if layout == "csr" else s.coalesce()).requires_grad_()
+        d = m.tensor(array((4, 4), "float32"), requires_grad=True)
+        g, e = m.autograd.grad(m.sparse.mm(s, d).sum(), (s, d))
+        found.append((repr(g), e.numpy()))
+        assert len(m.autograd.grad((s @ d).sum(), s)) == 1
+    assert found[1][0].replace("teletensor.", "torch.").split() == found[0][0].split()
+    np.testing.assert_allclose(found[1][1], found[0][1])
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "amax", "amin"])
+def test_products_with_a_reduction(tt, reduce):
+    found = []
+    for m in (torch, tt):
+        s = m.sparse_csr_tensor([0, 2, 2, 5], [0, 2, 0, 1, 2], m.tensor(array(5, "float32")), (3, 3)).requires_grad_()
+        d = m.tensor(array((3, 4), "float32", 1), requires_grad=True)
+        result = m.sparse.mm(s, d, reduce)
+        result.sin().sum().backward()
+        found.append([result.detach().numpy(), s.grad.to_dense().numpy(), d.grad.numpy()])
+    for ours, theirs in zip(found[1], found[0], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    for call in (lambda: tt.sparse.mm(s, d, "other"), lambda: tt.sparse.mm(d, s, "mean")):
+        with pytest.raises((ValueError, RuntimeError)):
+            call()
+
+
 FACTS = """
     s.shape; s.dtype; s.layout; s.is_sparse; s.is_sparse_csr; s.dim(); s.ndim; s.numel(); s.size(1); len(s)
     s._nnz(); s.sparse_dim(); s.dense_dim(); s.is_coalesced(); s.coalesce().is_coalesced(); s.requires_grad

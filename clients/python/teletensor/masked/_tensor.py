@@ -168,11 +168,15 @@ class MaskedTensor:
         """The node of the tape that made the elements."""
         return self._data.grad_fn
 
+    def _gradient(self, found: Tensor) -> MaskedTensor:
+        """The gradient of the tensor for that of its elements."""
+        return MaskedTensor._of(found, self._mask)
+
     @property
     def grad(self) -> MaskedTensor | None:
         """The gradient, with the mask of this tensor; None if there is none."""
         found = self._data.grad
-        return None if found is None else MaskedTensor._of(found, self._mask)
+        return None if found is None else self._gradient(found)
 
     @grad.setter
     def grad(self, value: MaskedTensor | None) -> None:

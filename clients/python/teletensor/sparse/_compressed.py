@@ -36,7 +36,7 @@ class CompressedTensor(SparseTensor):
     def of(cls, matrix: CooTensor, layout: Any) -> CompressedTensor:
         """The COO matrix in that layout."""
         by_column = layout is tt.sparse_csc
-        source = matrix.t() if by_column else matrix
+        source = matrix.transpose(0, 1) if by_column else matrix
         coalesced = source.coalesce()
         lines, others = coalesced._places
         ends = summed(tt.ones_like(lines), lines + 1, coalesced._shape[0] + 1)

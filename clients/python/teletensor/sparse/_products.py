@@ -70,15 +70,34 @@ def _sparse_sparse(a: SparseTensor, b: SparseTensor) -> Any:
     return found.to_sparse(layout=tt.sparse_csc if by_column else tt.sparse_csr)
 
 
-def mm(input: Any, mat2: Any) -> Any:
+def mm(input: Any, mat2: Any, reduce: str = "sum") -> Any:
     """The product of two matrices, of which at least one is sparse: dense if the other is dense, sparse
-    otherwise. Gradients of a sparse matrix are those of its values."""
+    otherwise. Gradients of a sparse matrix are those of its values.
+
+    For a sparse and a dense matrix, `reduce` is how the products of specified elements of a row are
+    combined: "sum", "mean", "amax" or "amin"; 0 if there are none."""
     if not isinstance(input, SparseTensor) and not isinstance(mat2, SparseTensor):
         return tt.mm(input, mat2)
     _matrices("mm", input, mat2)
+    if reduce != "sum":
+        return _reduced(input, mat2, reduce)
     if isinstance(input, Tensor):
         return _sparse_dense(transposed(mat2), input.t()).t()
     return _sparse_dense(input, mat2) if isinstance(mat2, Tensor) else _sparse_sparse(input, mat2)
+
+
+def _reduced(matrix: Any, dense: Any, reduce: str) -> Tensor:
+    if reduce not in ("mean", "amax", "amin"):
+        raise ValueError(f"mm: reduce must be sum, mean, amax or amin, got {reduce!r}")
+    if not isinstance(matrix, SparseTensor) or not isinstance(dense, Tensor):
+        raise NotImplementedError(f"mm: reduce={reduce!r} needs a sparse and a dense matrix")
+    coo = matrix.to_sparse_coo().coalesce()
+    rows, columns = coo._places
+    taken = dense.index_select(0, columns) * coo._data.reshape((-1, 1))
+    start = tt.zeros(coo._shape[0], dense.shape[1], dtype=taken.dtype, device=taken.device)
+    wide = rows.reshape((-1, 1)).expand(taken.shape)
+    found: Tensor = start.scatter_reduce(0, wide, taken, reduce, include_self=False)
+    return found
 
 
 def transposed(matrix: SparseTensor) -> SparseTensor:
