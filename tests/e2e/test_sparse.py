@@ -278,3 +278,17 @@ def test_nothing_waits_that_need_not(tt):
     for result in results:
         with pytest.raises(IndexError):
             (result.to_dense() if isinstance(result, tt.sparse.SparseTensor) else result).numpy()
+
+
+def test_products_in_pieces(tt):
+    """A product of many elements is computed in several pieces, unless the gradient of the dense matrix is
+    recorded, with the same result."""
+    tt.manual_seed(0)
+    rows, columns = tt.randint(0, 50, (40_000,)), tt.randint(0, 60, (40_000,))
+    values, dense = tt.randn(40_000, dtype=tt.float64), tt.randn(60, 128, dtype=tt.float64)
+    s = tt.sparse_coo_tensor(tt.stack([rows, columns]), values.requires_grad_(), (50, 60))
+    one = s @ dense.clone().requires_grad_()
+    several = s @ dense
+    assert (several - s.to_dense() @ dense).abs().max().item() < 1e-9 and (several - one).abs().max().item() < 1e-9
+    grads = [tt.autograd.grad(x.sin().sum(), values)[0] for x in (one, several)]
+    assert (grads[0] - grads[1]).abs().max().item() < 1e-9

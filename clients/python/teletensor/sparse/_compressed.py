@@ -103,12 +103,13 @@ class CompressedTensor(SparseTensor):
         number that is out of range."""
         count = self._nnz()
         starts = self._starts.to(tt.int64)
-        ends = starts[1:].contiguous()
-        lines: Tensor = tt.searchsorted(ends, tt.arange(count, device=self.device), right=True)
+        inner = starts[1:-1]
+        marks = tt.zeros(count + 1, dtype=tt.int64, device=self.device)
+        lines: Tensor = marks.index_add(0, inner, tt.ones_like(inner))[:count].cumsum(0)
         if self._valid:
             return lines
         wrong = (starts[0] != 0) | (starts[-1] != count) | (starts[1:] < starts[:-1]).any()
-        outside: Tensor = tt.where(wrong, ends.shape[0], lines)
+        outside: Tensor = tt.where(wrong, starts.shape[0] - 1, lines)
         return outside
 
     def to_sparse_coo(self) -> CooTensor:

@@ -15,6 +15,8 @@ from ._tensor import SparseTensor
 
 __all__ = ["FORMS", "addmm", "hspmm", "mm", "sampled_addmm", "smm", "sspaddmm"]
 
+_PIECE = 2**21  # scaled elements that are made before they are added, so that they stay in caches
+
 
 def _matrices(name: str, input: Any, mat2: Any) -> None:
     """Checks the operands of a product of two matrices."""
@@ -46,10 +48,16 @@ def _matrices(name: str, input: Any, mat2: Any) -> None:
 
 def _times_dense(values: Tensor, rows: Tensor, columns: Tensor, dense: Tensor, height: int) -> Tensor:
     """The product [height, n] of a sparse matrix and dense [k, n]: rows of `dense` are scaled and added."""
-    taken = dense.index_select(0, columns) * values.reshape((-1, 1))
-    return tt.zeros(height, dense.shape[1], dtype=taken.dtype, device=taken.device).index_add(
-        0, rows, taken
-    )
+    count, width = values.shape[0], dense.shape[1]
+    total: Tensor = tt.zeros(height, width, dtype=values.dtype, device=values.device)
+    # The gradient of a piece with respect to `dense` would have the size of `dense`.
+    recorded = dense.requires_grad and tt.is_grad_enabled()
+    step = count if recorded else max(_PIECE // max(width, 1), 1)
+    for begin in range(0, max(count, 1), max(step, 1)):
+        piece = slice(begin, begin + step) if step < count else slice(None)
+        taken = dense.index_select(0, columns[piece]) * values[piece].reshape((-1, 1))
+        total = total.index_add(0, rows[piece], taken)
+    return total
 
 
 def _sparse_dense(matrix: SparseTensor, dense: Tensor) -> Tensor:
