@@ -371,3 +371,45 @@ def test_layouts_that_cannot_be_converted(tt):
     for theirs in (torch.eye(4).to_sparse_bsr((2, 2)), torch.stack([torch.eye(2)] * 2).to_sparse_csr()):
         with pytest.raises(TypeError, match="is not supported; convert its to_sparse"):
             tt.from_torch(theirs)
+
+
+def steps(rng, shape):
+    """Random (sparse form, dense form) pairs of functions for a sparse matrix of this shape."""
+    rows, columns = shape
+    index = rng.integers(0, rows, 3)
+    factor = array(shape, "float64", int(rng.integers(100)))
+    other = array((columns, rows), "float64", int(rng.integers(100)))
+    return [
+        lambda m, x: x + x, lambda m, x: x * -1.5, lambda m, x: x.t(), lambda m, x: m.cat([x, x], 0),
+        lambda m, x: m.cat([x, x * 2], 1), lambda m, x: x * m.tensor(factor), lambda m, x: x * x,
+        lambda m, x: x.index_select(0, m.tensor(index)), lambda m, x: x.sum(0, keepdim=True), lambda m, x: x - x * 3,
+        lambda m, x: x.unsqueeze(0)[0], lambda m, x: m.stack([x, x])[1], lambda m, x: x @ x.t(), lambda m, x: x.sin(),
+        lambda m, x: x.to_sparse_csr().to_sparse() if x.layout is m.sparse_coo else x, lambda m, x: x.permute(1, 0),
+        lambda m, x: x.coalesce() if x.layout is m.sparse_coo else x, lambda m, x: m.mm(x, x.t()),
+        lambda m, x: (x @ m.tensor(other)).to_sparse() if x.layout is m.sparse_coo else x @ m.tensor(other),
+        lambda m, x: x.to_sparse_csc().t().to_sparse() if x.layout is m.sparse_coo else x.t(), lambda m, x: x.square(),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_programs(tt, seed):
+    """A random program of sparse tensors here, and of dense ones in PyTorch: the same values and gradients."""
+    rng = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in rng.integers(1, 6, 2))
+    count = int(rng.integers(0, 9))
+    indices = np.stack([rng.integers(0, n, count) for n in shape])
+    data = array(count, "float64", seed) / 3
+    v, w = tt.tensor(data, requires_grad=True), torch.tensor(data, requires_grad=True)
+    ours = tt.sparse_coo_tensor(tt.tensor(indices), v, shape)
+    theirs = torch.sparse_coo_tensor(torch.tensor(indices), w, shape).to_dense()
+    for _ in range(5):
+        choices = steps(rng, tuple(theirs.shape))
+        step = choices[int(rng.integers(len(choices)))]
+        ours, theirs = step(tt, ours), step(torch, theirs)
+        assert ours.shape == tuple(theirs.shape)
+        np.testing.assert_allclose(ours.detach().to_dense().numpy(), theirs.detach().numpy(), rtol=1e-9, atol=1e-9)
+        if theirs.numel() > 500 or theirs.abs().max() > 1e6:
+            break
+    ours.to_dense().sin().sum().backward()
+    theirs.sin().sum().backward()
+    np.testing.assert_allclose(v.grad.numpy(), w.grad.numpy(), rtol=1e-6, atol=1e-7)
