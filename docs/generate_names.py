@@ -12,11 +12,12 @@ from pathlib import Path
 import teletensor as tt
 import torch
 
-SPACES = ["torch", "torch.Tensor", "torch.nn.functional", "torch.linalg", "torch.fft", "torch.special",
-          "torch.nn", "torch.optim", "torch.optim.lr_scheduler", "torch.nn.init", "torch.nn.utils",
-          "torch.func", "torch.autograd", "torch.distributions", "torch.utils.data", "torch.jit",
-          "torch.testing", "torch.profiler", "torch.utils.benchmark", "torch.distributed",
-          "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.tensor",
+SPACES = ["torch", "torch.Tensor", "torch.nn.functional", "torch.linalg", "torch.fft",
+          "torch.special", "torch.nn", "torch.optim", "torch.optim.lr_scheduler", "torch.nn.init",
+          "torch.nn.utils", "torch.func", "torch.sparse", "torch.masked", "torch.autograd",
+          "torch.distributions", "torch.utils.data", "torch.jit", "torch.testing", "torch.profiler",
+          "torch.utils.benchmark", "torch.distributed", "torch.distributed.checkpoint",
+          "torch.distributed.fsdp", "torch.distributed.tensor",
           "torch.distributed.tensor.parallel"]  # fmt: skip
 # PyTorch's packages whose modules are compared.
 PACKAGES = ["torch", "torch.backends", "torch.cuda", "torch.distributed", "torch.nn", "torch.utils"]
@@ -37,10 +38,9 @@ REASONS = {
 # Names that belong to other parts of PyTorch: symbolic shapes, storages, backends' own entry points.
 SKIPPED_PREFIXES = (
     "Sym", "sym_", "cudnn_", "miopen_", "mkldnn_", "fbgemm_", "quantize", "q_", "fake_quant",
-    "quantized_", "sparse_", "hsmm", "Storage", "to_mkldnn", "is_mkldnn", "int_repr", "dequantize",
-    "is_sparse", "ccol_", "crow_", "col_indices", "row_indices", "coalesce", "is_coalesced",
-    "values", "indices", "dense_dim", "is_xla", "is_xpu", "is_mps", "is_maia", "is_ipu", "is_mtia",
-    "is_vulkan", "is_meta", "is_nested", "is_quantized", "to_sparse", "to_dense", "to_padded",
+    "quantized_", "Storage", "to_mkldnn", "is_mkldnn", "int_repr", "dequantize",
+    "sparse_resize_", "resize_as_sparse_", "is_xla", "is_xpu", "is_mps", "is_maia", "is_ipu", "is_mtia",
+    "is_vulkan", "is_meta", "is_nested", "is_quantized", "to_padded",
     "rename", "refine_names", "align_", "has_names", "names", "module_load", "jiterator",
 )  # fmt: skip
 

@@ -721,3 +721,12 @@ def test_an_optimizer_step_refuses_a_grad_with_other_data(tt):
         with pytest.raises((RuntimeError, ValueError)):
             optimizer.step()
     assert leaf.tolist() == [[1, 1], [1, 1]]
+
+
+def test_empty_results_have_the_history_of_their_operands(tt):
+    x = tt.ones(1, 3, requires_grad=True)
+    for result in (tt.nn.functional.pdist(x), tt.nn.functional.pdist(x[:0]),
+                   tt.gather(x, 1, tt.zeros(0, dtype=tt.int64))):
+        assert result.shape == (0,) and result.requires_grad
+        result.sum().backward()
+    assert x.grad.tolist() == [[0, 0, 0]]

@@ -149,20 +149,23 @@ def test_triangles_of_any_size_are_counted_at_once(tt):
 
 
 def test_a_name_that_is_not_there(tt):
-    for space, name in ((tt, "sparse"), (tt, "smm"), (tt.nn, "Container"), (tt.nn.functional, "grouped_mm"),
+    for space, name in ((tt, "fx"), (tt, "hash_tensor"), (tt.nn, "Container"), (tt.nn.functional, "grouped_mm"),
                         (tt.linalg, "polar"), (tt.utils, "tensorboard")):
         assert not hasattr(space, name) and getattr(space, name, 1) == 1
         with pytest.raises(AttributeError, match=f"{space.__name__}' has no attribute '{name}': docs/names") as found:
             getattr(space, name)
         assert found.value.name == name and found.value.obj is space
+    for name in ("complex32", "chalf"):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}': .*; use complex64"):
+            getattr(tt, name)
     for space, name in ((tt, "_foreach_nothing"), (tt.backends, "nothing"), (tt.backends.mps, "nothing"),
                         (tt.xpu, "nothing")):
         with pytest.raises(AttributeError, match=f"has no attribute '{name}': docs/names"):
             getattr(space, name)
     with pytest.raises(AttributeError, match="has no attribute '__nothing__'$"):
         _ = tt.__nothing__
-    with pytest.raises(ImportError, match="cannot import name 'smm'"):
-        from teletensor import smm  # noqa: F401
+    with pytest.raises(ImportError, match="cannot import name 'hash_tensor'"):
+        from teletensor import hash_tensor  # noqa: F401
 
 
 def test_kinds_of_devices_that_no_daemon_has(tt):

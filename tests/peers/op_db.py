@@ -54,7 +54,7 @@ LOOSE = {  # the relative and absolute tolerance in float32 where the default of
 
 
 class Unsupported(Exception):
-    """The sample requires something that no teletensor tensor can be (a layout, a sparse tensor)."""
+    """The sample requires something that no teletensor tensor can be (a layout)."""
 
 
 def tolerance(name, dtype):
@@ -106,7 +106,10 @@ class Ours:
         tt = self.tt
         if isinstance(value, torch.Tensor):
             if value.layout != torch.strided:
-                raise Unsupported("sparse")
+                try:
+                    return tt.from_torch(value)
+                except TypeError as error:
+                    raise Unsupported("layout") from error
             x = tt.from_torch(value.detach().resolve_conj().resolve_neg())
             return x.requires_grad_() if value.requires_grad else x
         if isinstance(value, torch.dtype):
@@ -114,9 +117,9 @@ class Ours:
         if isinstance(value, torch.device):
             return str(value)
         if isinstance(value, torch.layout):
-            if value != torch.strided:
+            if value in (torch.sparse_bsr, torch.sparse_bsc):
                 raise Unsupported("layout")
-            return getattr(tt, "strided", None)
+            return getattr(tt, str(value).removeprefix("torch."), None)
         if isinstance(value, torch.memory_format):
             return getattr(tt, str(value).removeprefix("torch."), None)
         if isinstance(value, torch.Generator):
@@ -197,6 +200,10 @@ def differs(tt, name, mine, theirs, dtype, values=True):
                 if not np.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True):
                     return f"result {i} is {a!r}, PyTorch's {b!r}"
             continue
+        if isinstance(a, tt.sparse.SparseTensor):
+            if str(a.layout).split(".")[-1] != str(b.layout).split(".")[-1]:
+                return f"result {i} has layout {a.layout}, PyTorch's {b.layout}"
+            a, b = a.to_dense(), b.to_dense()
         if not isinstance(a, tt.Tensor):
             return f"result {i} is {type(a).__name__}, PyTorch's a tensor"
         if str(a.dtype).split(".")[-1] != str(b.dtype).split(".")[-1]:

@@ -42,7 +42,7 @@ REASONS = {
         Generator.set_state autograd.graph.register_multi_grad_hook""",
     "distributions have no modules of their own": "distributions.Independent",
     "torch.fx": "func.functionalize",
-    "sparse tensors": "narrow_copy",
+    "no blocked layouts": "Tensor.to_sparse sparse_bsc_tensor sparse_bsr_tensor",
     "a DataLoader of nothing": "optim.lr_scheduler.OneCycleLR",
     "no device cuda": "set_default_device",
     "no complex32": "set_default_dtype",

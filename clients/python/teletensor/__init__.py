@@ -28,6 +28,7 @@ if _TYPE_CHECKING:
         distributed,
         futures,
         hub,
+        masked,
         multiprocessing,
         onnx,
         overrides,
@@ -52,6 +53,7 @@ from . import (
     optim,
     random,
     return_types,
+    sparse,
     testing,
     utils,
     version,
@@ -67,6 +69,8 @@ from .jit import compile
 from . import special
 from ._names.extras import *  # noqa: F403
 from ._names.extras import __all__ as _extra_names
+from .sparse._root import *  # noqa: F403
+from .sparse._root import __all__ as _sparse_names
 
 # Names with an underscore that programs for PyTorch use; a star import leaves them out.
 globals().update({_name: getattr(_api, _name) for _name in _api._NAMES if _name.startswith("_")})
@@ -74,14 +78,14 @@ globals().update({_name: getattr(_api, _name) for _name in _api._NAMES if _name.
 __all__ = [
     "GradScaler", "accelerator", "amp", "array_api", "autocast", "autograd", "backends", "compile", "cuda",
     "distributions", "fft", "from_torch", "func", "jit", "linalg", "load", "nn", "optim", "random",
-    "return_types", "save", "special", "testing", "to_torch", "utils", "version", "vmap", *_api._NAMES,
-    *_extra_names,
+    "return_types", "save", "sparse", "special", "testing", "to_torch", "utils", "version", "vmap",
+    *_api._NAMES, *_extra_names, *_sparse_names,
 ]  # fmt: skip
 
 _functions.neural.document(nn.functional)
 _checked.attach(globals(), ("spmm", *_extra_names))
-for _space in (nn, nn.functional, nn.init, nn.utils, optim, optim.lr_scheduler, autograd, func, fft, linalg,
-               special, distributions, utils, utils.data, cuda, amp, jit, backends, backends.cuda,
+for _space in (nn, nn.functional, nn.init, nn.utils, sparse, optim, optim.lr_scheduler, autograd, func, fft,
+               linalg, special, distributions, utils, utils.data, cuda, amp, jit, backends, backends.cuda,
                backends.cudnn, backends.mkldnn, backends.mps):
     _absent.attach(vars(_space))
 del _space

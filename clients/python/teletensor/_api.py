@@ -103,6 +103,11 @@ from ._tensors.memory_format import (
     layout as layout,
     memory_format as memory_format,
     preserve_format as preserve_format,
+    sparse_bsc as sparse_bsc,
+    sparse_bsr as sparse_bsr,
+    sparse_coo as sparse_coo,
+    sparse_csc as sparse_csc,
+    sparse_csr as sparse_csr,
     strided as strided,
 )
 from ._tensors.pickling import (
@@ -221,7 +226,8 @@ _NAMES = [
     "int8", "interrupt", "is_autocast_enabled", "is_grad_enabled", "is_inference_mode_enabled", "keep",
     "kept", "kept_steps", "layout", "long", "manual_seed", "memory_format", "nan", "newaxis", "no_grad",
     "pi", "preserve_format", "publish", "published", "seed", "set_default_device", "set_default_dtype",
-    "set_grad_enabled", "set_rng_state", "set_strict", "shared_cuda", "shared_empty", "short", "strided",
-    "synchronize", "tensor", "track", "uint16", "uint32", "uint64", "uint8", *_functions.NAMES, *_op_names,
+    "set_grad_enabled", "set_rng_state", "set_strict", "shared_cuda", "shared_empty", "short",
+    "sparse_bsc", "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr", "strided", "synchronize",
+    "tensor", "track", "uint16", "uint32", "uint64", "uint8", *_functions.NAMES, *_op_names,
     *_legacy_names, *_type_names, *_foreach_names,
 ]  # fmt: skip

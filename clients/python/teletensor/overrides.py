@@ -1,8 +1,10 @@
 """The `__torch_function__` protocol, by which functions of a library let classes that imitate tensors
 override them.
 
-The functions of this package do not use it: they take tensors. It works for functions of a program that
-follow PyTorch's protocol (`if has_torch_function(...): return handle_torch_function(...)`).
+A function of this package calls it if an argument is not a tensor and its class, or that of an element of a
+list or a tuple among the arguments, defines `__torch_function__`. Tensors, and subclasses of Tensor, do not
+override functions. Functions of a program can follow PyTorch's protocol
+(`if has_torch_function(...): return handle_torch_function(...)`).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@
 #include "calls/checked.h"
 #include "calls/described.h"
 #include "calls/keywords.h"
+#include "calls/overrides.h"
 #include "calls/quick.h"
 
 namespace teletensor::client {
@@ -105,7 +106,7 @@ bool given_twice(const CheckedObject& self, PyObject* names, PyObject* parameter
   return true;
 }
 
-PyObject* checked_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
+PyObject* call_checked(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
   const CheckedObject& self = *checked_of(callable);
   const auto given = static_cast<std::size_t>(PyVectorcall_NARGS(flags));
   if (self.quick != nullptr) {
@@ -136,6 +137,11 @@ PyObject* checked_call(PyObject* callable, PyObject* const* args, size_t flags, 
     if (!look_at(self, *found, args[given + static_cast<std::size_t>(k)], 0)) return nullptr;
   }
   return PyObject_Vectorcall(self.function, args, flags, renamed ? renamed.ptr() : names);
+}
+
+PyObject* checked_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
+  PyObject* const done = call_checked(callable, args, flags, names);
+  return done != nullptr ? done : overridden(callable, args, flags, names);
 }
 
 // All attributes except a few are those of the function: its name, code, documentation and marks.

@@ -2,6 +2,7 @@
 
 #include "bindings.h"
 #include "calls/described.h"
+#include "calls/overrides.h"
 #include "engine/ops/signature.h"
 
 namespace teletensor::client {
@@ -54,7 +55,9 @@ PyObject* unary(const Prepared& op, PyObject* a) {
 PyObject* inplace(const Prepared& op, PyObject* a, PyObject* b) {
   Var arguments[2];
   if (!to_var(a, arguments[0]) || !to_var(b, arguments[1])) {
-    return refused(op, a, b);
+    if (PyErr_Occurred() || !overrides(b)) return refused(op, a, b);
+    // Without this call, Python would use the operator that is not in place.
+    return PyObject_CallMethod(a, (ops::catalog().at(op.id).name + "_").c_str(), "O", b);
   }
   return call_inplace(*tensor_of(a)->session, op.id, a, arguments, {}, op.attributes);
 }

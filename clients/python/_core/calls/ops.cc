@@ -12,6 +12,7 @@
 #include "bindings.h"
 #include "calls/described.h"
 #include "calls/keywords.h"
+#include "calls/overrides.h"
 #include "engine/ops/signature.h"
 #include "proto/wire/protocol.h"
 
@@ -196,7 +197,7 @@ bool to_operand(const OpObject* op, const Parameter& p, PyObject* object,
                     object);
 }
 
-PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names);
+PyObject* call_of(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names);
 
 // Performs a call without out=, and stores its result in the tensor that out= names
 // (_calls/out.py). Returns null without an error if there is no out=.
@@ -217,7 +218,7 @@ PyObject* call_with_out(PyObject* callable, PyObject* const* args, size_t flags,
   for (Py_ssize_t i = 0, to = 0; i < keywords; ++i) {
     if (i != at) PyTuple_SET_ITEM(fewer, to++, Py_NewRef(PyTuple_GET_ITEM(names, i)));
   }
-  PyObject* result = op_call(callable, values.data(), static_cast<size_t>(given), fewer);
+  PyObject* result = call_of(callable, values.data(), static_cast<size_t>(given), fewer);
   Py_DECREF(fewer);
   if (result == nullptr || out == Py_None) return result;
   PyObject* stored = wait_for_process_end([&]() -> PyObject* {
@@ -417,7 +418,7 @@ PyObject* call_scaled(const OpObject& op, std::span<PyObject* const> values) {
   return done;
 }
 
-PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
+PyObject* call_of(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
   auto* op = reinterpret_cast<OpObject*>(callable);
   if (names != nullptr && !op->inplace) [[unlikely]] {
     PyObject* done = call_with_out(callable, args, flags, names);
@@ -456,6 +457,11 @@ PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObj
     return nullptr;
   }
   return call_inplace(*session, op->id, values[0], arguments, counts, call.attributes);
+}
+
+PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
+  PyObject* const done = call_of(callable, args, flags, names);
+  return done != nullptr ? done : overridden(callable, args, flags, names);
 }
 
 PyObject* op_repr(PyObject* self) {

@@ -13,7 +13,7 @@ namespace {
 using program::Program;
 using program::ValueId;
 
-const Handle& handle_at(nb::handle object) {
+const Handle& handle_of_tensor(nb::handle object) {
   PyTensor* t = tensor_of(object.ptr());
   if (t == nullptr) throw nb::type_error("script: a Tensor is expected");
   return *t->handle;
@@ -22,9 +22,9 @@ const Handle& handle_at(nb::handle object) {
 Linker linked(const std::string& name, const Pieces& pieces, nb::list inputs, nb::list outputs,
               Linker::Tape* tape) {
   Linker linker(name);
-  for (nb::handle each : inputs) linker.input(handle_at(each));
+  for (nb::handle each : inputs) linker.input(handle_of_tensor(each));
   linker.run(pieces, tape);
-  for (nb::handle each : outputs) linker.output(handle_at(each));
+  for (nb::handle each : outputs) linker.output(handle_of_tensor(each));
   linker.rebinds();
   return linker;
 }
@@ -53,14 +53,14 @@ nb::dict link(PySession& session, const std::string& name, nb::list nodes, nb::l
     Linker::Gradients seeds;
     nb::list differentiated, received, kept;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      const Handle& h = handle_at(outputs[i]);
+      const Handle& h = handle_of_tensor(outputs[i]);
       if (!wanted.contains(&h) || seeds.contains(&h)) continue;
       seeds.emplace(&h, backward.seed(h));
       differentiated.append(i);
     }
     backward.reverse(tape, seeds);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      const auto found = seeds.find(&handle_at(inputs[i]));
+      const auto found = seeds.find(&handle_of_tensor(inputs[i]));
       if (found == seeds.end()) continue;
       backward.result(found->second);
       received.append(i);
@@ -102,7 +102,7 @@ void bind_scripts(nb::module_& m) {
   m.def(
       "like",
       [](PySession& session, nb::handle object, bool requires_grad) {
-        core::Layout layout = handle_at(object).layout;
+        core::Layout layout = handle_of_tensor(object).layout;
         layout.geometry.offset = 0;
         const HandleRef h = session.stand_in(layout);
         h->flag = requires_grad;
@@ -114,7 +114,9 @@ void bind_scripts(nb::module_& m) {
       "A stand-in of the same layout.");
   m.def(
       "one_storage",
-      [](nb::handle a, nb::handle b) { return handle_at(a).cell == handle_at(b).cell; },
+      [](nb::handle a, nb::handle b) {
+        return handle_of_tensor(a).cell == handle_of_tensor(b).cell;
+      },
       "Returns true if the two tensors share memory.");
   m.def("tracing", [](PySession& session) { return session.tracer() != nullptr; });
   m.def("alive_in_trace", [](PySession& session) {

@@ -169,6 +169,8 @@ def _pack(
         if isinstance(obj, form.kind):
             return {mark: _pack(form.parts(obj), path, entries, seen, depth)}
     hint = "; save its state_dict()" if hasattr(obj, "state_dict") else _taken()
+    if hasattr(obj, "to_dense"):
+        hint = ", which is not dense; save its to_dense(), or its indices and values"
     raise TypeError(f"save: {path or 'the object'} is {type(obj).__name__}{hint}")
 
 

@@ -69,7 +69,7 @@ def _parsed(args: tuple[Any, ...]) -> tuple[list[list[str]], list[str] | None, l
         lists = [_letters(a) for a in args[1::2]]
         return lists, _letters(args[-1]) if len(args) % 2 else None, operands
     operands = list(args[1:])
-    if len(operands) == 1 and not isinstance(operands[0], Tensor):
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = list(operands[0])
     left, arrow, right = args[0].replace(" ", "").partition("->")
     inputs = [_split(part) for part in left.split(",")]

@@ -14,6 +14,11 @@ __all__ = ["HINT", "attach"]
 
 HINT = "docs/names.md lists which of PyTorch's names teletensor has and which not"
 
+# What to use instead of names of PyTorch that programs use often.
+_HALF = "complex numbers of half precision are not supported; use complex64"
+_EIGHTH = "8-bit floats are not supported; use bfloat16"
+_INSTEAD = {"complex32": _HALF, "chalf": _HALF, "float8_e4m3fn": _EIGHTH, "float8_e5m2": _EIGHTH}
+
 
 def attach(space: MutableMapping[str, Any]) -> None:
     """Lets the module with this namespace import such submodules at their first use, and makes its
@@ -25,7 +30,9 @@ def attach(space: MutableMapping[str, Any]) -> None:
         if found is not None:
             return found
         text = f"module {module!r} has no attribute {name!r}"
-        if not name.startswith("_") or name.startswith("_foreach_"):
+        if name in _INSTEAD:
+            text += f": {_INSTEAD[name]}"
+        elif not name.startswith("_") or name.startswith("_foreach_"):
             text += f": {HINT}"
         raise AttributeError(text, name=name, obj=sys.modules[module])
 

@@ -15,6 +15,7 @@ from .._tensors import convert as _convert
 from .._tensors.repr import set_printoptions
 from ..autograd import is_anomaly_enabled
 from ..backends._products import float32_precision, set_float32_precision
+from ..linalg._lobpcg import lobpcg
 from ..linalg._lowrank import pca_lowrank, svd_lowrank
 from ..nn.functional import (
     affine_grid,
@@ -41,7 +42,8 @@ __all__ = [
     "get_float32_matmul_precision", "get_num_interop_threads", "get_num_threads", "grid_sampler",
     "gru_cell", "hardshrink", "hinge_embedding_loss",
     "is_anomaly_enabled", "is_autocast_cache_enabled",
-    "is_deterministic_algorithms_warn_only_enabled", "is_distributed", "is_inference", "lstm_cell",
+    "is_deterministic_algorithms_warn_only_enabled", "is_distributed", "is_inference", "lobpcg",
+    "lstm_cell",
     "margin_ranking_loss", "nuclear_norm", "pca_lowrank", "poisson_nll_loss", "prelu", "range",
     "rnn_relu_cell",
     "rnn_tanh_cell", "set_deterministic_debug_mode", "set_float32_matmul_precision",

@@ -28,7 +28,7 @@ def set_default_tensor_type(t: Any) -> None:
 
 
 def spmm(input: Tensor, mat2: Tensor) -> Tensor:
-    """The matrix product of two matrices, as `mm`; there are no sparse tensors."""
+    """The matrix product of two matrices, as `mm`; the first may be sparse."""
     out: Tensor = ops["mm"](input, mat2)
     return out
 

@@ -19,11 +19,15 @@ def from_torch(obj: Any, device: Any = None) -> Any:
     """Returns a copy, on `device`, of a PyTorch tensor, with the same dtype, shape and requires_grad.
 
     Dicts, lists and tuples (such as a state_dict) are converted element by element; an object that is not a
-    tensor is returned unchanged. TypeError for dtypes that teletensor does not have.
+    tensor is returned unchanged. TypeError for dtypes and layouts that teletensor does not have.
     """
     import torch
 
-    def convert(tensor: Any) -> Tensor:
+    from ..sparse._interop import of_torch
+
+    def convert(tensor: Any) -> Any:
+        if tensor.layout != torch.strided:
+            return of_torch(tensor, convert)
         result = tensor_of(*array_of_torch(tensor), device)
         return result.requires_grad_() if tensor.requires_grad else result
 
@@ -49,7 +53,12 @@ def to_torch(obj: Any) -> Any:
     requires_grad; waits for the values. Dicts, lists and tuples are converted as in `from_torch`."""
     import torch
 
-    def convert(tensor: Tensor) -> Any:
+    from ..sparse import SparseTensor
+    from ..sparse._interop import to_torch as sparse_to_torch
+
+    def convert(tensor: Any) -> Any:
+        if isinstance(tensor, SparseTensor):
+            return sparse_to_torch(tensor, convert)
         name, array = array_of(tensor)
         if name == "bfloat16":
             result = torch.from_numpy(array.view("int16").copy()).view(torch.bfloat16)
@@ -57,7 +66,7 @@ def to_torch(obj: Any) -> Any:
             result = torch.from_numpy(array.copy())
         return result.requires_grad_() if tensor.requires_grad else result
 
-    return _map(obj, Tensor, convert)
+    return _map(obj, (Tensor, SparseTensor), convert)
 
 
 def _map(obj: Any, kind: Any, convert: Any) -> Any:

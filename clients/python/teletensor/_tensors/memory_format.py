@@ -11,7 +11,8 @@ from .._core import Tensor, ops
 
 __all__ = [
     "channels_last", "channels_last_3d", "contiguous_format", "in_format", "is_in_format", "layout",
-    "made_like", "memory_format", "preserve_format", "strided",
+    "made_like", "memory_format", "preserve_format", "sparse_bsc", "sparse_bsr", "sparse_coo",
+    "sparse_csc", "sparse_csr", "strided",
 ]
 
 
@@ -30,7 +31,8 @@ class memory_format:
 
 
 class layout:
-    """How elements are stored in memory: teletensor.strided for all tensors."""
+    """How elements are stored in memory: teletensor.strided for tensors, sparse_coo, sparse_csr or
+    sparse_csc for sparse ones. There are no tensors in the other layouts."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -43,6 +45,8 @@ class layout:
 
 
 strided = layout("strided")
+sparse_coo, sparse_csr, sparse_csc = layout("sparse_coo"), layout("sparse_csr"), layout("sparse_csc")
+sparse_bsr, sparse_bsc = layout("sparse_bsr"), layout("sparse_bsc")
 
 contiguous_format = memory_format("contiguous_format")
 preserve_format = memory_format("preserve_format")

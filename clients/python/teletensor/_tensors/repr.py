@@ -10,7 +10,7 @@ from .. import _core
 from .._core import Tensor, ops
 from .convert import to_numpy
 
-__all__ = ["PRINT_OPTS", "set_printoptions", "text_of"]
+__all__ = ["PRINT_OPTS", "body_of", "set_printoptions", "text_of", "text_with"]
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,8 @@ def _flat(values: Any) -> list[Any]:
     return [v for each in values for v in _flat(each)]
 
 
-def _body(x: Tensor, indent: int) -> str:
+def body_of(x: Tensor, indent: int) -> str:
+    """The elements of a tensor in brackets, the first of which is in column `indent`."""
     if x.numel() == 0:
         return "[]"
     cut = x.numel() > _options.threshold
@@ -167,7 +168,7 @@ def text_of(x: Tensor) -> str:
         return f"<tensor inside vmap, {list(x._shape)} {x.dtype.name} on {x.device}>"
     head = "Parameter containing:\ntensor(" if type(x).__name__ == "Parameter" else "tensor("
     try:
-        body = _body(x, len("tensor("))
+        body = body_of(x, len("tensor("))
     except (RuntimeError, MemoryError, IndexError) as error:
         return (f"<tensor {list(x._shape)} {x.dtype.name} on {x.device}; its value cannot be read: "
                 f"{error}>")
@@ -188,12 +189,17 @@ def text_of(x: Tensor) -> str:
         parts.append(f"grad_fn=<{name}>")
     elif x.requires_grad:
         parts.append("requires_grad=True")
-    text = head + body
+    return text_with(head + body, parts, len("tensor("))
+
+
+def text_with(text: str, parts: list[str], indent: int, new_line: bool = False) -> str:
+    """Returns the text of a tensor with further parts and the closing bracket. Parts are appended to the
+    last line while there is room; with new_line, the first of them begins a line."""
     column = len(text) - text.rfind("\n") + 1
-    for part in parts:  # appended to the last line of the body while there is room
-        if column + len(part) + 2 > _options.linewidth:
-            text += ",\n" + " " * len("tensor(") + part
-            column = len("tensor(") + len(part)
+    for part in parts:
+        if new_line or column + len(part) + 2 > _options.linewidth:
+            text += ",\n" + " " * indent + part
+            column, new_line = indent + len(part), False
         else:
             text += ", " + part
             column += len(part) + 2

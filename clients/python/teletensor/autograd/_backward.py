@@ -22,7 +22,7 @@ def _list(value: Any) -> list[Any]:
     stand."""
     if value is None:
         return []
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor) or hasattr(value, "_gradient"):
         return [value]
     several = [value] if isinstance(value, GradientEdge) else value
     return [_tensor_at(each) if isinstance(each, GradientEdge) else each for each in several]
@@ -124,9 +124,11 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool
     if materialize_grads and allow_unused is False:
         raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True, "
                          "but got: allow_unused=False.")
-    roots, wanted = _list(outputs), _list(inputs)
-    if not wanted:
+    roots, given = _list(outputs), _list(inputs)
+    if not given:
         raise RuntimeError("`inputs` argument to `grad()` cannot be empty.")
+    # A sparse or masked tensor has the history of its values.
+    wanted = [each._data if hasattr(each, "_gradient") else each for each in given]
     _check_sessions(roots, wanted)
     if is_grads_batched:
         from ..func import vmap
@@ -147,7 +149,8 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool
         from .._functions import zeros_like
 
         found = [zeros_like(w) if g is None else g for w, g in zip(wanted, found, strict=True)]
-    return tuple(found)
+    return tuple(each._gradient(g) if each is not w and g is not None else g
+                 for each, w, g in zip(given, wanted, found, strict=True))
 
 
 def backward_stream(tensor: Tensor, params: Any, gradient: Tensor | None = None,

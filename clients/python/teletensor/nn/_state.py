@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _api as tt
 from .._tensors.tensor import Tensor
+from ..sparse import SparseTensor
 from ._hooks import RemovableHandle
 from .parameter import Parameter, UninitializedTensorMixin
 
@@ -209,7 +210,7 @@ def _knows(module: Module, known: Mapping[str, Tensor], key: str, prefix: str) -
 
 def _load(owner: Module, name: str, old: Tensor, new: Any, key: str, assign: bool) -> str:
     """Copies or assigns a value. Returns the text of an error, "" if there is none."""
-    if not isinstance(new, Tensor):
+    if not isinstance(new, (Tensor, SparseTensor)):
         hint = (
             " (teletensor.from_torch converts a state_dict of PyTorch)"
             if type(new).__module__.startswith("torch")
@@ -223,7 +224,8 @@ def _load(owner: Module, name: str, old: Tensor, new: Any, key: str, assign: boo
         if isinstance(old, UninitializedTensorMixin):
             return ""
         return f"{key} has the shape {old.shape}, and cannot take the shape of an uninitialized one."
-    if old.dim() == 0 and tuple(new.shape) == (1,):  # files of early versions of PyTorch have these
+    # Files of early versions of PyTorch have numbers of this shape.
+    if isinstance(new, Tensor) and old.dim() == 0 and tuple(new.shape) == (1,):
         new = new[0]
     if tuple(new.shape) != tuple(old.shape):
         return (

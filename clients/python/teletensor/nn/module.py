@@ -13,6 +13,7 @@ from typing import Any, TypeVar, overload
 
 from .. import _api as tt, _core
 from .._tensors.tensor import Tensor
+from ..sparse import SparseTensor
 from ._hooks import Hooks, RemovableHandle, every
 from ._private_names import PrivateNames
 from ._state import IncompatibleKeys, StateHooks, load_own, load_state, save_own, save_state
@@ -21,6 +22,7 @@ from .parameter import Buffer, Parameter
 __all__ = ["Module"]
 
 T = TypeVar("T", bound="Module")
+_BUFFERS = (Tensor, SparseTensor)
 
 
 class _Registered(MutableMapping[str, Any]):
@@ -161,7 +163,7 @@ class Module(PrivateNames):
         TypeError if it is neither a Tensor nor None, KeyError for an invalid name.
         """
         self._check_new_name("buffer", name, self.__dict__.get("_buffer_names", {}))
-        if tensor is not None and not isinstance(tensor, Tensor):
+        if tensor is not None and not isinstance(tensor, _BUFFERS):
             raise TypeError(
                 f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' "
                 f"(teletensor.Tensor or None required){_conversion(tensor)}"
@@ -219,7 +221,7 @@ class Module(PrivateNames):
                 )
             own[name] = None
         elif name in own.get("_buffer_names", ()):
-            if value is not None and not isinstance(value, Tensor):
+            if value is not None and not isinstance(value, _BUFFERS):
                 raise TypeError(
                     f"cannot assign '{type(value).__name__}' as buffer '{name}' "
                     f"(teletensor.Tensor or None expected){_conversion(value)}"
@@ -336,9 +338,9 @@ class Module(PrivateNames):
         path, _, name = target.rpartition(".")
         module = self.get_submodule(path)
         value = module.__dict__[name] if name in module._buffer_names else None
-        if not isinstance(value, Tensor):
+        if not isinstance(value, _BUFFERS):
             raise AttributeError(f"{type(module).__name__} has no buffer `{name}`")
-        return value
+        return value  # type: ignore[return-value]
 
     def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
         """Replaces the module with the dotted name `target`; unless `strict`, there need not be one yet.

@@ -25,7 +25,8 @@ __all__ = [
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """The elements at index along dim. sparse_grad is accepted; gradients are dense."""
     if index.numel() == 0 and index.dim() != input.dim():
-        return ops["empty"](index._shape, input.dtype, input.device)
+        nothing = ops["slice"](ops["reshape"](input, (input.numel(),)), 0, 0, 0, 1)
+        return ops["reshape"](nothing, index._shape)  # with the history of input
     return ops["gather"](input, indices_of(index), dim)
 
 

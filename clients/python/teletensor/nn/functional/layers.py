@@ -413,10 +413,12 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     if p < 0:
         raise RuntimeError(f"pdist only supports non-negative p values, got {p}")
     rows = input.shape[0]
+    if rows < 2:
+        return tt.norm(input[1:], p, -1)  # no distances, with the history of input
     pieces = [
         tt.norm(input[i + 1 :] - input[i], p, -1) for i in range(rows - 1)
     ] if rows <= 32 else [_pairs(input, p)]
-    return tt.cat(pieces) if pieces else tt.zeros(0, dtype=input.dtype, device=input.device)
+    return tt.cat(pieces)
 
 
 def _pairs(input: Tensor, p: float) -> Tensor:
