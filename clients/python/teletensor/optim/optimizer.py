@@ -167,7 +167,8 @@ class Optimizer:
                 raise ValueError("some parameters appear in more than one parameter group")
         if len({id(parameter) for parameter in params}) != len(params):
             raise ValueError("some parameters appear twice in a parameter group")
-        group = {**self.defaults, **param_group, "params": params, **names}
+        group = {"params": params, **self.defaults, **param_group, **names}
+        group["params"] = params
         self._check_group(group)
         self.param_groups.append(group)
 
@@ -312,7 +313,13 @@ class Optimizer:
         self.state = state
         for group, old in zip(groups, saved, strict=True):
             group.update({key: value for key, value in old.items() if key != "params"})
+        self.__setstate__({"state": state, "param_groups": groups})
         self._call("load_post")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Sets attributes, after unpickling and in load_state_dict. Optimizers of programs extend it,
+        mostly by defaults of options that older groups do not have."""
+        self.__dict__.update(state)
 
     @classmethod
     def _own_copy(cls, name: str, value: Any, parameter: Tensor) -> Any:

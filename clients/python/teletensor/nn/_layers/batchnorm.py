@@ -278,10 +278,14 @@ class _InstanceNorm(_NormBase):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys,
                                       unexpected_keys, error_msgs)
 
-    def forward(self, input: Tensor) -> Tensor:
+    def _check_input_dim(self, input: Tensor) -> None:
         rank = self._ranks[0]
         if input.dim() not in (rank, rank - 1):
             raise ValueError(f"expected {rank - 1}D or {rank}D input (got {input.dim()}D input)")
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        rank = self._ranks[0]
         channels = input.shape[1 if input.dim() == rank else 0]
         if channels != self.num_features and self.affine:
             raise ValueError(
