@@ -244,7 +244,122 @@ def a_distribution_of_its_own(t):
     return wide.sample((4,)), wide.sample_n(2), wide.log_prob(t.ones(3, 2)), wide.batch_shape, wide._extended_shape()
 
 
-PROGRAMS = [blocks_of_an_encoder_layer, blocks_of_a_decoder_layer, a_convolution_with_standardised_weights,
+def classes_below_the_layers(t):
+    """Bayesian and quantised layers derive from the classes below PyTorch's layers."""
+    part = lambda path: importlib.import_module(f"{t.__name__}.nn.modules.{path}")  # noqa: E731
+    pair = part("utils")._pair
+
+    class Ones(part("conv")._ConvNd):
+        def __init__(self, i, o, size):
+            super().__init__(i, o, pair(size), pair(1), pair(1), pair(1), False, pair(0), 1, True, "circular")
+
+        def forward(self, x):
+            x = t.nn.functional.pad(x, self._reversed_padding_repeated_twice, "circular")
+            return t.nn.functional.conv2d(x, t.ones_like(self.weight), t.ones_like(self.bias), self.stride)
+
+    class Any(part("batchnorm")._BatchNorm):
+        def _check_input_dim(self, input):
+            pass
+
+    class Focal(part("loss")._WeightedLoss):
+        def forward(self, x, y):
+            loss = t.nn.functional.cross_entropy(x, y, weight=self.weight, reduction="none")
+            loss = (1 - (-loss).exp()) ** 2 * loss
+            return loss.mean() if self.reduction == "mean" else loss.sum()
+
+    x = t.from_numpy(values(2, 3, 4, 4))
+    norm = part("batchnorm")._NormBase(3)
+    return (Ones(3, 2, 3)(x), repr(Ones(3, 2, 3)), Any(3)(x), Any(3)(x[:, :, 0, 0]), repr(Any(3)), norm.running_var,
+            Focal(t.tensor([1.0, 2.0]), reduction="sum")(t.tensor([[1.0, 2], [3, 1]]), t.tensor([0, 1])),
+            isinstance(t.nn.Dropout2d(), part("dropout")._DropoutNd), isinstance(norm, part("batchnorm")._BatchNorm))
+
+
+def names_of_private_modules(t):
+    """What older libraries import: groups of gradients, losses by number, copies of layers, fills."""
+    part = lambda path: importlib.import_module(f"{t.__name__}.{path}")  # noqa: E731
+    util, reduction, init = part("_utils"), part("nn._reduction"), part("nn.init")
+    sizes, transformer = part("nn.modules.utils"), part("nn.modules.transformer")
+    parts = [t.ones(2), t.zeros(2, 2), t.ones(1, dtype=t.int64), t.ones(3)]
+    flat = util._flatten_dense_tensors(parts[:2])
+    with pytest.raises(ValueError, match="not a valid value"):
+        reduction.get_enum("some")
+    return (flat, util._unflatten_dense_tensors(flat, parts[:2]), list(util._take_tensors(parts, 20)),
+            [reduction.get_enum(name) for name in ("none", "mean", "sum")],
+            [reduction.legacy_get_string(*args, False) for args in ((None, None), (False, True), (True, False))],
+            init._no_grad_normal_(t.ones(2), 3.0, 0.0), init._no_grad_fill_(t.ones(2), 4),
+            sizes._reverse_repeat_tuple((1, 2), 2), sizes._list_with_default([None, 2], [3, 4, 5]),
+            len(transformer._get_clones(t.nn.Linear(1, 1), 3)), transformer._get_activation_fn("gelu")(t.ones(1)),
+            [transformer._get_seq_len(t.ones(2, 3, 4), first) for first in (True, False)],
+            part("nn.modules.module")._addindent("a\nb", 2))
+
+
+def functions_that_may_write_to_their_input(t):
+    """Functions that quantise derive from InplaceFunction."""
+    class Rounded(importlib.import_module(f"{t.__name__}.autograd.function").InplaceFunction):
+        @staticmethod
+        def forward(ctx, input, inplace=False):
+            if inplace:
+                ctx.mark_dirty(input)
+            return (input if inplace else input.clone()).round_()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad, None
+
+    x = t.tensor([0.4, 1.6], requires_grad=True)
+    y = x * 2
+    z = Rounded.apply(y, True) + Rounded.apply(x)
+    z.sum().backward()
+    return y, z, x.grad
+
+
+def an_optimizer_with_a_required_option(t):
+    base = importlib.import_module(f"{t.__name__}.optim.optimizer")
+
+    class Plain(base.Optimizer):
+        def __init__(self, params, lr=base.required, differentiable=False):
+            super().__init__(params, {"lr": lr, "differentiable": differentiable})
+
+        @base._use_grad_for_differentiable
+        def step(self, closure=None):
+            self._cuda_graph_capture_health_check()
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.add_(p.grad, alpha=-group["lr"])
+
+    x, y = t.ones(2, requires_grad=True), t.ones(1, requires_grad=True)
+    (x.sum() * y).sum().backward()
+    with pytest.raises(ValueError, match="didn't specify a value of required optimization parameter lr"):
+        Plain([x])
+    Plain([{"params": [x], "lr": 0.5}, {"params": [y], "lr": 0.25}]).step()
+    return x, y, repr(base.required)
+
+
+def samples_in_one_request(t):
+    """Datasets with __getitems__ give a whole batch at once, also through a Subset."""
+    data = importlib.import_module(f"{t.__name__}.utils.data")
+
+    class Squares(data.Dataset):
+        def __len__(self):
+            return 7
+
+        def __getitem__(self, i):
+            return i * i
+
+        def __getitems__(self, indices):
+            return [-i for i in indices]
+
+    class Lists(data.Dataset):
+        def __getitem__(self, i):
+            return [10 * each for each in i] if isinstance(i, list) else 10 * i
+
+    part = data.Subset(Squares(), [5, 3, 1])
+    return [list(data.DataLoader(each, 2)) for each in (Squares(), part)], part[0], data.Subset(Lists(), [4, 2])[[1, 0]]
+
+
+PROGRAMS = [classes_below_the_layers, names_of_private_modules, functions_that_may_write_to_their_input,
+            an_optimizer_with_a_required_option, samples_in_one_request,
+            blocks_of_an_encoder_layer, blocks_of_a_decoder_layer, a_convolution_with_standardised_weights,
             a_convolution_whose_padding_differs_by_axis, a_transposed_convolution_with_its_own_forward,
             parts_of_other_layers, a_schedule_after_pytorchs_pattern, epochs_that_are_given, a_plateau_that_reports,
             an_optimizer_with_a_new_option, a_distribution_of_its_own]

@@ -47,6 +47,7 @@ _LINES = """
 _C: _core device dtype; _tensors.generator Generator; _tensors.size Size;
     _tensors.memory_format layout memory_format; _names.legacy _log_api_usage_once
 _tensor_str: _tensors.repr PRINT_OPTS set_printoptions
+_utils: _names.legacy _flatten_dense_tensors _take_tensors _unflatten_dense_tensors
 autograd.anomaly_mode: autograd detect_anomaly set_detect_anomaly
 autograd.grad_mode: autograd enable_grad inference_mode no_grad set_grad_enabled
 autograd.profiler: _tools.profile_events EventList; profiler record_function
@@ -113,7 +114,9 @@ functional: _functions atleast_1d atleast_2d atleast_3d block_diag broadcast_sha
     unique_consecutive unravel_index
 mps: _names.no_device device_count is_available
 mtia: _names.no_device device_count is_available
+nn._reduction: _names.legacy get_enum; nn.functional.losses legacy_get_string=_legacy_get_string
 nn.parallel.distributed: nn.parallel DistributedDataParallel; nn._ddp_precision _MixedPrecision
+nn.parallel.scatter_gather: nn.parallel gather scatter
 nn.utils.clip_grad: nn.utils clip_grad_norm_ clip_grad_value_
 nn.utils.convert_parameters: nn.utils parameters_to_vector vector_to_parameters
 nn.utils.fusion: nn.utils fuse_conv_bn_eval fuse_conv_bn_weights fuse_linear_bn_eval fuse_linear_bn_weights

@@ -26,10 +26,9 @@ __all__ = [
 class _ConvNd(Module):
     weight: Parameter
     bias: Parameter | None
-    _spatial: int
-    _transposed = False
+    _spatial = 0  # the number of spatial dimensions; a class of a program has that of its kernel_size
 
-    def _build(
+    def __init__(
         self,
         in_channels: int,
         out_channels: int,
@@ -37,13 +36,17 @@ class _ConvNd(Module):
         stride: Size,
         padding: Size | str,
         dilation: Size,
+        transposed: bool,
         output_padding: Size,
         groups: int,
         bias: bool,
         padding_mode: str,
-        device: Any,
-        dtype: Any,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
+        super().__init__()
+        if not self._spatial:
+            self._spatial = 1 if isinstance(kernel_size, int) else len(kernel_size)
         name, n = type(self).__name__, self._spatial
         if groups <= 0:
             raise ValueError("groups must be a positive integer")
@@ -72,7 +75,7 @@ class _ConvNd(Module):
         else:
             self.padding = sizes(name, "padding", padding, n)
         self.dilation = sizes(name, "dilation", dilation, n)
-        self.transposed = self._transposed
+        self.transposed = transposed
         self.output_padding = sizes(name, "output_padding", output_padding, n)
         self.groups = groups
         self.padding_mode = padding_mode
@@ -145,9 +148,8 @@ class _Conv(_ConvNd):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__()
-        self._build(
-            in_channels, out_channels, kernel_size, stride, padding, dilation, 0, groups, bias,
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, False, 0, groups, bias,
             padding_mode, device, dtype,
         )
 
@@ -194,8 +196,6 @@ class Conv3d(_Conv):
 
 
 class _ConvTranspose(_ConvNd):
-    _transposed = True
-
     def __init__(
         self,
         in_channels: int,
@@ -211,13 +211,12 @@ class _ConvTranspose(_ConvNd):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__()
         if padding_mode != "zeros":
             raise ValueError(
                 f'Only "zeros" padding mode is supported for {type(self).__name__}'
             )
-        self._build(
-            in_channels, out_channels, kernel_size, stride, padding, dilation, output_padding,
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, True, output_padding,
             groups, bias, padding_mode, device, dtype,
         )
 

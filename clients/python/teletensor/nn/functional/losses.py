@@ -56,6 +56,13 @@ def _legacy(size_average: bool | None, reduce: bool | None, reduction: str) -> s
         "size_average and reduce args will be deprecated, please use reduction instead.",
         stacklevel=3,
     )
+    return _legacy_get_string(size_average, reduce, False)
+
+
+def _legacy_get_string(
+    size_average: bool | None, reduce: bool | None, emit_warning: bool = True
+) -> str:
+    """The reduction of the two older arguments, of which None means True. No warning is given."""
     if reduce is not None and not reduce:
         return "none"
     return "mean" if size_average is None or size_average else "sum"
