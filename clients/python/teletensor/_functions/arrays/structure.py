@@ -112,10 +112,16 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     return ops["permute"](input, [next(rest) if o < 0 else o for o in order])
 
 
+def _has_dims(input: Tensor, name: str) -> None:
+    if not input.dim():
+        raise RuntimeError(f"{name} expects at least a 1-dimensional tensor")
+
+
 def split(input: Tensor, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """Views along dim: of split_size elements each (the last may be smaller), or of the given sizes."""
     if isinstance(split_size, Tensor) and not split_size.dim():
         split_size = int(split_size)
+    _has_dims(input, "split")
     if isinstance(split_size, int):
         size = input._shape[wrap_dim(dim, input.dim())]
         if split_size <= 0 and not (split_size == 0 and size == 0):
@@ -161,6 +167,7 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` views along dim."""
+    _has_dims(input, "chunk")
     if chunks <= 0:
         raise RuntimeError("chunk expects `chunks` to be greater than 0, got: " + str(chunks))
     size = input._shape[wrap_dim(dim, input.dim())]

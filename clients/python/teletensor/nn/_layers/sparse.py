@@ -60,7 +60,7 @@ class Embedding(_Table):
         super().__init__()
         if padding_idx is not None:
             if not -num_embeddings <= padding_idx < num_embeddings:
-                raise ValueError(
+                raise AssertionError(
                     f"Embedding: padding_idx {padding_idx} is outside of "
                     f"{num_embeddings} embeddings"
                 )
