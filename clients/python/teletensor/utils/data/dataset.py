@@ -64,7 +64,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
             raise ValueError("TensorDataset: at least one tensor is needed")
         if len({tuple(tensor.shape)[:1] for tensor in tensors}) != 1 or tensors[0].dim() == 0:
             shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
-            raise ValueError(f"TensorDataset: first sizes differ: {shapes}")
+            raise AssertionError(f"Size mismatch between tensors: TensorDataset of {shapes}")
         self.tensors = tensors
 
     def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
