@@ -293,6 +293,20 @@ def names_of_private_modules(t):
             part("nn.modules.module")._addindent("a\nb", 2))
 
 
+def modules_named_like_their_functions(t):
+    """The function is still called by its name after a program has imported the module."""
+    norm = importlib.import_module(f"{t.__name__}.nn.utils.weight_norm")
+    spectral = importlib.import_module(f"{t.__name__}.nn.utils.spectral_norm")
+    parallel = importlib.import_module(f"{t.__name__}.nn.parallel.data_parallel")
+    first, second = filled(t, t.nn.Linear(2, 2)), filled(t, t.nn.Linear(2, 2))
+    t.nn.utils.weight_norm(first)
+    norm.weight_norm(second, dim=None)
+    names = sorted(first.state_dict()), second.weight_g.shape, first.weight, second.weight
+    norm.remove_weight_norm(first)
+    return (names, sorted(first.state_dict()), sorted(t.nn.utils.spectral_norm(t.nn.Linear(2, 2)).state_dict()),
+            callable(spectral.remove_spectral_norm), parallel.DataParallel is t.nn.DataParallel)
+
+
 def functions_that_may_write_to_their_input(t):
     """Functions that quantise derive from InplaceFunction."""
     class Rounded(importlib.import_module(f"{t.__name__}.autograd.function").InplaceFunction):
@@ -357,7 +371,8 @@ def samples_in_one_request(t):
     return [list(data.DataLoader(each, 2)) for each in (Squares(), part)], part[0], data.Subset(Lists(), [4, 2])[[1, 0]]
 
 
-PROGRAMS = [classes_below_the_layers, names_of_private_modules, functions_that_may_write_to_their_input,
+PROGRAMS = [modules_named_like_their_functions, classes_below_the_layers, names_of_private_modules,
+            functions_that_may_write_to_their_input,
             an_optimizer_with_a_required_option, samples_in_one_request,
             blocks_of_an_encoder_layer, blocks_of_a_decoder_layer, a_convolution_with_standardised_weights,
             a_convolution_whose_padding_differs_by_axis, a_transposed_convolution_with_its_own_forward,
