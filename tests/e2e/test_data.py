@@ -166,7 +166,7 @@ def test_refusals(tt, data, dataset):
                     {"batch_size": None, "drop_last": True}):
         with pytest.raises(ValueError):
             data.DataLoader(dataset, **options)
-    with pytest.raises(ValueError, match=r"\[2\], \[3\]"):
+    with pytest.raises(AssertionError, match=r"\[2\], \[3\]"):
         data.TensorDataset(tt.ones(2), tt.ones(3))
     with pytest.raises(TypeError, match="generator"):
         list(data.RandomSampler([1], generator="x"))

@@ -29,6 +29,7 @@ except AttributeError as error:
     print("nothing" in str(error))
 print("relu" in dir(torch), torch.torch is torch, torch.nn is nn, F.relu is nn.functional.relu, normal.Normal.__name__)
 print(isinstance(nn.Linear(2, 1).weight, torch.Tensor), torch.float is torch.float32)
+print(issubclass(nn.BatchNorm1d, _BatchNorm), nn.modules.batchnorm._BatchNorm is _BatchNorm, _pair(3))
 print(hasattr(torch, "distributed"), torch.distributed.is_initialized(), torch.jit.is_scripting())
 """
 IMPORTS = """
@@ -36,6 +37,8 @@ import {0}as torch
 import {1}.nn as nn
 import {1}.nn.functional as F
 from {1}.distributions import normal
+from {1}.nn.modules.batchnorm import _BatchNorm
+from {1}.nn.modules.utils import _pair
 from {1}.utils.data import DataLoader
 """
 

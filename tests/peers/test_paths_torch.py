@@ -31,6 +31,8 @@ MISSING = {
         parse_nvprof_trace profile FunctionEvent""",
     "profiler": """CuspyConfig DeviceType ExecutionTraceObserver PerformanceMetricsConfig ProfilerActivityConfig
         kineto_available""",
+    "nn.parallel.parallel_apply": "get_a_var",
+    "nn.parallel.scatter_gather": "scatter_kwargs",
     "onnx": "ExportableModule InputObserver ONNXProgram OnnxExporterError export is_in_onnx_export",
     "types": "Storage",
     "utils._pytree": """Context DumpableContext FlattenFn FromDumpableContextFn PyTreeSpec ToDumpableContextFn

@@ -39,7 +39,7 @@ def _norm(norm: str | None, forward: bool) -> int:
 def _floating(x: Tensor) -> Tensor:
     name = str(x.dtype).split(".")[-1]
     if name in ("float16", "bfloat16"):
-        raise RuntimeError(f"Unsupported dtype {name}")
+        raise NotImplementedError(f"Unsupported dtype {name}")
     return x if x.is_floating_point() or x.dtype.is_complex else x.to(_core.default_dtype())
 
 
@@ -52,7 +52,7 @@ def _complex(x: Tensor) -> Tensor:
 
 def _real(x: Tensor, name: str) -> Tensor:
     if x.dtype.is_complex:
-        raise RuntimeError(f"{name} expects a floating point input tensor, but got {x.dtype}")
+        raise TypeError(f"{name} expects a floating point input tensor, but got {x.dtype}")
     return _floating(x)
 
 

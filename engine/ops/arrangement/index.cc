@@ -287,7 +287,9 @@ void gather_vjp(VjpContext& c) {
 Status check_select(InferContext& c, int& dim) {
   TT_RETURN_IF_ERROR(check_index(c, 1));
   if (c.rank(1) > 1) {
-    return c.fail("the index must be a vector, it has shape " + core::to_string(c.shape(1)));
+    return Status(core::Code::kOutOfRange, std::string(c.op) +
+                                               ": the index must be a vector, it has shape " +
+                                               core::to_string(c.shape(1)));
   }
   const auto at = core::normalize_dim(c.attributes.integer(0), c.rank(0), c.op);
   if (!at.ok()) return at.status();

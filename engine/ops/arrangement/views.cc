@@ -18,9 +18,12 @@ using core::Geometry;
 using core::Status;
 using Views = std::vector<Geometry>;
 
+// The error for a 0-d operand, which PyTorch refuses by an IndexError.
+Status no_dimension(const char* text) { return Status(core::Code::kOutOfRange, text); }
+
 Status select(InferContext& c, Views& views) {
   const Geometry& g = c.geometry(0);
-  if (g.rank() == 0) return c.fail("a 0-d tensor has no dimension to select from");
+  if (g.rank() == 0) return no_dimension("select: a 0-d tensor has no dimension to select from");
   const auto dim = core::normalize_dim(c.attributes.integer(0), g.rank(), c.op);
   if (!dim.ok()) return dim.status();
   const std::int64_t index = c.attributes.integer(1), size = g.shape[*dim];
@@ -270,7 +273,7 @@ Status same(InferContext& c, Views& views) {
 
 Status unbind(InferContext& c, Views& views) {
   const Geometry& g = c.geometry(0);
-  if (g.rank() == 0) return c.fail("a 0-d tensor has no dimension to unbind");
+  if (g.rank() == 0) return no_dimension("unbind: a 0-d tensor has no dimension to unbind");
   const auto dim = core::normalize_dim(c.attributes.integer(0), g.rank(), c.op);
   if (!dim.ok()) return dim.status();
   if (g.shape[*dim] > 65536) return c.fail("more than 65536 results");

@@ -23,13 +23,13 @@ Status refuse(const InferContext& c, const std::string& text) {
 
 Status check_dtype(const InferContext& c, std::size_t operand) {
   const DType dtype = c.dtype(operand);
+  const std::string got = " Got " + std::string(core::name_of(dtype));
   if (!core::is_inexact(dtype)) {
-    return refuse(c, "Expected a floating point or complex tensor as input. Got " +
-                         std::string(core::name_of(dtype)));
+    return core::unimplemented(dotted(c.op) +
+                               ": Expected a floating point or complex tensor as input." + got);
   }
   if (core::size_of(dtype) < 4) {
-    return refuse(c,
-                  "Low precision dtypes not supported. Got " + std::string(core::name_of(dtype)));
+    return core::unimplemented(dotted(c.op) + ": Low precision dtypes not supported." + got);
   }
   return {};
 }

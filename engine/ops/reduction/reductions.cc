@@ -83,7 +83,9 @@ Status count_infer(InferContext& c) { return add_reduced(c, DType::kI64, 0, 1); 
 Status not_over_nothing(const InferContext& c, std::uint32_t mask) {
   if (reduced_count(c.shape(0), mask) > 0) return {};
   if (mask == all_dims(c.rank(0))) {
-    return c.fail("cannot reduce an empty tensor, shape " + core::to_string(c.shape(0)));
+    const std::string text =
+        std::string(c.op) + ": cannot reduce an empty tensor, shape " + core::to_string(c.shape(0));
+    return c.op.starts_with("arg") ? Status(core::Code::kOutOfRange, text) : core::invalid(text);
   }
   return Status(core::Code::kOutOfRange,
                 std::string(c.op) + ": expected the reduced dims to have non-zero size, shape " +

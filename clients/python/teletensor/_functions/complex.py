@@ -41,9 +41,9 @@ def real(input: Tensor) -> Tensor:
 
 @function_only
 def imag(input: Tensor) -> Tensor:
-    """A view of the imaginary parts. RuntimeError for a real tensor."""
+    """A view of the imaginary parts. TypeError for a real tensor."""
     if not input.dtype.is_complex:
-        raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
+        raise TypeError("imag is not implemented for tensors with non-complex dtypes.")
     return _part(input, 1)
 
 

@@ -63,7 +63,12 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
     if dim is None:
         if input.numel() == 0:
             return ops["median"](input)
-        return nanmedian(ops["reshape"](input, (-1,)), 0).values
+        value = nanmedian(ops["reshape"](input, (-1,)), 0).values
+        if not input.dtype.is_floating_point:
+            return value
+        # Equal elements share the gradient, as those of amax do.
+        equal = ops["logical_or"](ops["eq"](input, value), ops["isnan"](value))
+        return ops["amax"](ops["where"](equal, input, float("-inf")))
     dim = wrap_dim(dim, input.dim())
     if input.dim() == 0:
         return return_types.nanmedian(ops["clone"](input), ops["full"](0, (), _core.int64, input.device))

@@ -47,6 +47,7 @@ _LINES = """
 _C: _core device dtype; _tensors.generator Generator; _tensors.size Size;
     _tensors.memory_format layout memory_format; _names.legacy _log_api_usage_once
 _tensor_str: _tensors.repr PRINT_OPTS set_printoptions
+_utils: _names.legacy _flatten_dense_tensors _take_tensors _unflatten_dense_tensors
 autograd.anomaly_mode: autograd detect_anomaly set_detect_anomaly
 autograd.grad_mode: autograd enable_grad inference_mode no_grad set_grad_enabled
 autograd.profiler: _tools.profile_events EventList; profiler record_function
@@ -113,10 +114,17 @@ functional: _functions atleast_1d atleast_2d atleast_3d block_diag broadcast_sha
     unique_consecutive unravel_index
 mps: _names.no_device device_count is_available
 mtia: _names.no_device device_count is_available
+nn._reduction: _names.legacy get_enum; nn.functional.losses legacy_get_string=_legacy_get_string
+nn.parallel.data_parallel: nn.parallel DataParallel data_parallel
 nn.parallel.distributed: nn.parallel DistributedDataParallel; nn._ddp_precision _MixedPrecision
+nn.parallel.parallel_apply: nn.parallel parallel_apply
+nn.parallel.replicate: nn.parallel replicate
+nn.parallel.scatter_gather: nn.parallel gather scatter
 nn.utils.clip_grad: nn.utils clip_grad_norm_ clip_grad_value_
 nn.utils.convert_parameters: nn.utils parameters_to_vector vector_to_parameters
 nn.utils.fusion: nn.utils fuse_conv_bn_eval fuse_conv_bn_weights fuse_linear_bn_eval fuse_linear_bn_weights
+nn.utils.spectral_norm: nn.utils remove_spectral_norm spectral_norm
+nn.utils.weight_norm: nn.utils remove_weight_norm weight_norm
 optim.adadelta: optim Adadelta
 optim.adagrad: optim Adagrad
 optim.adamax: optim Adamax
@@ -153,6 +161,14 @@ def _rows() -> Iterator[tuple[str, list[tuple[str, dict[str, str]]]]]:
 TABLE = dict(_rows())
 
 
+class _CallableModule(ModuleType):
+    """A module with the name of one of its functions, such as nn.utils.weight_norm. An import puts the
+    module in the function's place in its parent, so that calls of the function reach the module."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return vars(self)[self.__name__.rpartition(".")[2]](*args, **kwargs)
+
+
 class _Finder(MetaPathFinder, Loader):
     """An import hook that is called for modules that no other finder has found."""
 
@@ -172,6 +188,11 @@ class _Finder(MetaPathFinder, Loader):
 
             raise ModuleNotFoundError(f"No module named {name!r}: {_absent.HINT}", name=name)
         return None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        own = spec.name.rpartition(".")[2]
+        has_it = any(own in names for _, names in TABLE[spec.name.removeprefix(_PACKAGE + ".")])
+        return _CallableModule(spec.name) if has_it else None
 
     def exec_module(self, module: ModuleType) -> None:
         path = module.__name__.removeprefix(_PACKAGE + ".")

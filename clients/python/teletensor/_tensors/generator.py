@@ -25,7 +25,10 @@ class Generator:
         self._seed, self._ordinal = DEFAULT_SEED, 0
 
     def manual_seed(self, seed: int) -> Generator:
-        """Restarts the stream with `seed`; returns the generator."""
+        """Restarts the stream with `seed`, of which 63 bits count; returns the generator. ValueError for a
+        seed that does not fit 64 bits."""
+        if not -(2**63) <= int(seed) < 2**64:
+            raise ValueError(f"Overflow when unpacking long long: the seed {seed} does not fit 64 bits")
         self.set_state((int(seed) & MOST, 0))
         return self
 

@@ -10,7 +10,7 @@ from .. import _core
 from .._core import Tensor, ops
 from ._modes import no_grad
 
-__all__ = ["Function", "FunctionCtx", "once_differentiable"]
+__all__ = ["Function", "FunctionCtx", "InplaceFunction", "once_differentiable"]
 
 
 class FunctionCtx:
@@ -162,6 +162,11 @@ class Function:
                 f"You tried to vmap over {cls.__name__}, but it does not have vmap support. Please "
                 "override and implement the vmap staticmethod or set generate_vmap_rule=True.")
         return _call(cls, FunctionCtx(), args, level)
+
+
+class InplaceFunction(Function):
+    """The base class of functions of older programs that may write to their input (`ctx.mark_dirty`); it
+    adds nothing."""
 
 
 def _forward(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...]) -> Any:

@@ -271,7 +271,7 @@ class _LogitRelaxed(Distribution):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         u = tt.rand(
-            self._extended(sample_shape), dtype=self.logits.dtype, device=self.logits.device
+            self._extended_shape(sample_shape), dtype=self.logits.dtype, device=self.logits.device
         )
         eps = tt.finfo(u.dtype).eps
         u = u.clamp(eps, 1 - eps)

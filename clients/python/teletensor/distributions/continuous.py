@@ -39,7 +39,7 @@ class _Placed(Distribution):
 
     def _uniform(self, sample_shape: Sequence[int]) -> Tensor:
         """Uniform random numbers in the open interval (0, 1)."""
-        shape = self._extended(sample_shape)
+        shape = self._extended_shape(sample_shape)
         u = tt.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
         limits = tt.finfo(self.loc.dtype)
         return u.clamp(limits.tiny, 1 - limits.eps)
@@ -285,7 +285,7 @@ class Weibull(Distribution):
         return self.scale.pow(2) * (second - (2 * tt.lgamma(1 + inverse)).exp())
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        u = tt.rand(self._extended(sample_shape), dtype=self.scale.dtype, device=self.scale.device)
+        u = tt.rand(self._extended_shape(sample_shape), dtype=self.scale.dtype, device=self.scale.device)
         return self.scale * (-tt.log1p(-u)) ** self.concentration.reciprocal()
 
     def log_prob(self, value: Any) -> Tensor:
@@ -337,7 +337,7 @@ class Pareto(Distribution):
         return self.scale.pow(2) * a / ((a - 1).pow(2) * (a - 2))
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        u = tt.rand(self._extended(sample_shape), dtype=self.scale.dtype, device=self.scale.device)
+        u = tt.rand(self._extended_shape(sample_shape), dtype=self.scale.dtype, device=self.scale.device)
         return self.scale * (-tt.log1p(-u) / self.alpha).exp()
 
     def log_prob(self, value: Any) -> Tensor:
@@ -392,7 +392,7 @@ class Kumaraswamy(Distribution):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         like = self.concentration1
-        u = tt.rand(self._extended(sample_shape), dtype=like.dtype, device=like.device)
+        u = tt.rand(self._extended_shape(sample_shape), dtype=like.dtype, device=like.device)
         return (1 - (1 - u) ** self.concentration0.reciprocal()) ** like.reciprocal()
 
     def log_prob(self, value: Any) -> Tensor:
@@ -508,7 +508,7 @@ class MultivariateNormal(Distribution):
         return self.scale_tril.pow(2).sum(-1)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        shape = self._extended(sample_shape)
+        shape = self._extended_shape(sample_shape)
         noise = tt.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
         return self.loc + (self.scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
 

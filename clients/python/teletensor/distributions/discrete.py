@@ -58,7 +58,7 @@ class Poisson(Distribution):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         with tt.no_grad():
-            return tt.poisson(self.rate.expand(self._extended(sample_shape)))
+            return tt.poisson(self.rate.expand(self._extended_shape(sample_shape)))
 
     def log_prob(self, value: Any) -> Tensor:
         value = self._at(value, self.rate)
@@ -94,7 +94,7 @@ class Geometric(Distribution):
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         with tt.no_grad():
             u = tt.rand(
-                self._extended(sample_shape), dtype=self.probs.dtype, device=self.probs.device
+                self._extended_shape(sample_shape), dtype=self.probs.dtype, device=self.probs.device
             )
             u = u.clamp(min=tt.finfo(self.probs.dtype).tiny)
             return (u.log() / tt.log1p(-self.probs)).floor()
@@ -148,7 +148,7 @@ class Binomial(Distribution):
         return self.total_count * self.probs * (1 - self.probs)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        shape = self._extended(sample_shape)
+        shape = self._extended_shape(sample_shape)
         with tt.no_grad():
             count, probs = (x.expand(shape).contiguous() for x in (self.total_count, self.probs))
             return tt.binomial(count, probs)
@@ -258,7 +258,7 @@ class Multinomial(Distribution):
         with tt.no_grad():
             drawn = self._categorical.sample((self.total_count, *sample_shape))
             counts = tt.zeros(
-                self._extended(sample_shape), dtype=self.probs.dtype, device=self.probs.device
+                self._extended_shape(sample_shape), dtype=self.probs.dtype, device=self.probs.device
             )
             places = drawn.movedim(0, -1)
             return counts.scatter_add(-1, places, tt.ones_like(places, dtype=counts.dtype))

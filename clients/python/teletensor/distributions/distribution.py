@@ -169,6 +169,10 @@ class Distribution:
         with tt.no_grad():
             return self.rsample(sample_shape)
 
+    def sample_n(self, n: int) -> Tensor:
+        """n values; PyTorch's older name of `sample((n,))`."""
+        return self.sample((n,))
+
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Values through which gradients reach the parameters."""
         raise NotImplementedError(f"{type(self).__name__} has no rsample")
@@ -202,8 +206,21 @@ class Distribution:
         shown = ", ".join(f"{name}: {x if x.numel() == 1 else x.shape}" for name, x in held)
         return f"{type(self).__name__}({shown})"
 
-    def _extended(self, sample_shape: Sequence[int]) -> tuple[int, ...]:
-        return (*sample_shape, *self._batch_shape, *self._event_shape)
+    def _extended_shape(self, sample_shape: Sequence[int] = ()) -> Size:
+        """The shape of a sample; distributions of programs use it."""
+        return Size((*sample_shape, *self._batch_shape, *self._event_shape))
+
+    def _get_checked_instance(self, cls: type, _instance: Any = None) -> Any:
+        """The object that the expand() of a program's distribution fills: `_instance`, or a new one without
+        attributes."""
+        if _instance is not None:
+            return _instance
+        if type(self).__init__ is not cls.__init__:  # type: ignore[misc]
+            raise NotImplementedError(
+                f"Subclass {type(self).__name__} of {cls.__name__} that defines a custom __init__ method "
+                "must also define a custom .expand() method."
+            )
+        return type(self).__new__(type(self))
 
 
 def _first_false(flags: list[Tensor]) -> int | None:

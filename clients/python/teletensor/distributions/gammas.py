@@ -309,7 +309,7 @@ class StudentT(Distribution):
         return result
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        shape = self._extended(sample_shape)
+        shape = self._extended_shape(sample_shape)
         x = tt.randn(shape, dtype=self.df.dtype, device=self.df.device)
         return self.loc + self.scale * x * tt.rsqrt(self._chi2.rsample(sample_shape) / self.df)
 

@@ -40,7 +40,7 @@ class Normal(Distribution):
         return self.scale.pow(2)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        shape = self._extended(sample_shape)
+        shape = self._extended_shape(sample_shape)
         noise = tt.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
         return self.loc + noise * self.scale
 
@@ -95,7 +95,7 @@ class Uniform(Distribution):
         return (self.high - self.low).pow(2) / 12
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        shape = self._extended(sample_shape)
+        shape = self._extended_shape(sample_shape)
         noise = tt.rand(shape, dtype=self.low.dtype, device=self.low.device)
         return self.low + noise * (self.high - self.low)
 
@@ -142,7 +142,7 @@ class Exponential(Distribution):
         return self.rate.pow(-2)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        shape = self._extended(sample_shape)
+        shape = self._extended_shape(sample_shape)
         uniform = tt.rand(shape, dtype=self.rate.dtype, device=self.rate.device)
         return -tt.log1p(-uniform) / self.rate
 
@@ -224,7 +224,7 @@ class Bernoulli(_Discrete):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         with tt.no_grad():
-            return tt.bernoulli(self.probs.expand(self._extended(sample_shape)))
+            return tt.bernoulli(self.probs.expand(self._extended_shape(sample_shape)))
 
     def log_prob(self, value: Any) -> Tensor:
         logits, target = tt.broadcast_tensors(self.logits, self._at(value, self.logits))
@@ -303,7 +303,7 @@ class Categorical(_Discrete):
         with tt.no_grad():
             rows = self.probs.reshape(-1, self._num_events)
             drawn = tt.multinomial(rows, count, True)
-            return drawn.t().reshape(self._extended(sample_shape))
+            return drawn.t().reshape(self._extended_shape(sample_shape))
 
     def log_prob(self, value: Any) -> Tensor:
         value = self._at(value, self.logits).to(tt.int64).unsqueeze(-1)

@@ -45,7 +45,7 @@ class LKJCholesky(Distribution):
             other = like.unsqueeze(-1) + 0.5 * (n - 2) - 0.5 * row
             first = (0.5 * row + 0.5).expand(other.shape)
             length = Beta(first, other, False).sample(sample_shape).unsqueeze(-1)
-            u = tt.randn(self._extended(sample_shape), dtype=like.dtype, device=like.device).tril(-1)
+            u = tt.randn(self._extended_shape(sample_shape), dtype=like.dtype, device=like.device).tril(-1)
             size = u.norm(dim=-1, keepdim=True)
             w = length.sqrt() * tt.where(size > 0, u / size, 0.0)
             left = (1 - (w * w).sum(-1)).clamp(min=tt.finfo(like.dtype).tiny)
@@ -139,7 +139,7 @@ class Wishart(Distribution):
         size = self.event_shape[-1]
         less = tt.arange(size, dtype=self.df.dtype, device=self.df.device)
         roots = Chi2(self.df.unsqueeze(-1) - less, False).rsample(sample_shape).sqrt()
-        noise = tt.randn(self._extended(sample_shape), dtype=self.df.dtype, device=self.df.device)
+        noise = tt.randn(self._extended_shape(sample_shape), dtype=self.df.dtype, device=self.df.device)
         factor = self.scale_tril @ (noise.tril(-1) + roots.diag_embed())
         return factor @ factor.mT
 
@@ -244,7 +244,7 @@ class LowRankMultivariateNormal(Distribution):
         return self.cov_diag.reciprocal().diag_embed() - half.mT @ half
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        shape = self._extended(sample_shape)
+        shape = self._extended_shape(sample_shape)
         facts: Any = {"dtype": self.loc.dtype, "device": self.loc.device}
         few = tt.randn((*shape[:-1], self.cov_factor.shape[-1], 1), **facts)
         own = self.cov_diag.sqrt() * tt.randn(shape, **facts)
@@ -288,7 +288,7 @@ class VonMises(Distribution):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """The first accepted of 32 candidates (Best, Fisher 1979), in float64."""
-        shape = self._extended(sample_shape)
+        shape = self._extended_shape(sample_shape)
         with tt.no_grad():
             k = self.concentration.to(tt.float64)
             tau = 1 + (1 + 4 * k * k).sqrt()
@@ -354,7 +354,7 @@ class GeneralizedPareto(Distribution):
         return result
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        shape = self._extended(sample_shape)
+        shape = self._extended_shape(sample_shape)
         return self.icdf(tt.rand(shape, dtype=self.loc.dtype, device=self.loc.device))
 
     def log_prob(self, value: Any) -> Tensor:

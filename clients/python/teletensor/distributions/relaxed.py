@@ -54,7 +54,7 @@ class _LogRelaxed(Distribution):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         logits = self._categorical.logits
-        u = tt.rand(self._extended(sample_shape), dtype=logits.dtype, device=logits.device)
+        u = tt.rand(self._extended_shape(sample_shape), dtype=logits.dtype, device=logits.device)
         limits = tt.finfo(u.dtype)
         scores = (logits - (-u.clamp(limits.tiny, 1 - limits.eps).log()).log()) / self.temperature
         return scores - scores.logsumexp(-1, keepdim=True)
@@ -177,7 +177,7 @@ class ContinuousBernoulli(Distribution):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         like = self.probs
-        return self.icdf(tt.rand(self._extended(sample_shape), dtype=like.dtype, device=like.device))
+        return self.icdf(tt.rand(self._extended_shape(sample_shape), dtype=like.dtype, device=like.device))
 
     def log_prob(self, value: Any) -> Tensor:
         logits, value = tt.broadcast_tensors(self.logits, self._at(value, self.logits))

@@ -194,6 +194,14 @@ def _activation(activation: _Activation) -> Callable[[Tensor], Tensor]:
 class _Layer(Module):
     """Base class of encoder and decoder layers: self attention and the feed-forward block."""
 
+    self_attn: MultiheadAttention
+    norm1: Module
+    norm2: Module
+    norm3: Module
+    dropout1: Module
+    dropout2: Module
+    dropout3: Module
+
     def _build(
         self,
         d_model: int,
@@ -226,20 +234,29 @@ class _Layer(Module):
             setattr(self, f"dropout{i}", Dropout(dropout))
         self.activation = _activation(activation)
 
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        hidden: Tensor = self.dropout(self.activation(self.linear1(x)))
-        result: Tensor = self.linear2(hidden)
+    def _sa_block(
+        self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool = False
+    ) -> Tensor:
+        """Self attention and dropout. Programs override this block and the other ones."""
+        output, _ = self.self_attn(
+            x, x, x, attn_mask=attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal,
+            need_weights=False,
+        )
+        result: Tensor = self.dropout1(output)
         return result
 
-    def _add(self, number: int, x: Tensor, block: Callable[[Tensor], Tensor]) -> Tensor:
+    def _feed_forward(self, x: Tensor, dropout: Module) -> Tensor:
+        hidden: Tensor = self.dropout(self.activation(self.linear1(x)))
+        result: Tensor = dropout(self.linear2(hidden))
+        return result
+
+    def _add(self, norm: Module, x: Tensor, block: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """Adds the output of a block to x; normalises before the block (norm_first) or after the sum."""
-        norm: Module = getattr(self, f"norm{number}")
-        dropout: Module = getattr(self, f"dropout{number}")
         result: Tensor
         if self.norm_first:
-            result = x + dropout(block(norm(x)))
+            result = x + block(norm(x), *arguments)
         else:
-            result = norm(x + dropout(block(x)))
+            result = norm(x + block(x, *arguments))
         return result
 
 
@@ -247,8 +264,6 @@ class TransformerEncoderLayer(_Layer):
     """Self attention and a feed-forward block (Linear, activation, dropout, Linear). The output of each is
     added to its input and normalised after the sum, or before the block with norm_first. activation is
     "relu", "gelu" or a function. Source: Vaswani et al. 2017."""
-
-    self_attn: MultiheadAttention
 
     def __init__(
         self,
@@ -277,27 +292,17 @@ class TransformerEncoderLayer(_Layer):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        def attend(x: Tensor) -> Tensor:
-            output, _ = self.self_attn(
-                x,
-                x,
-                x,
-                attn_mask=src_mask,
-                key_padding_mask=src_key_padding_mask,
-                need_weights=False,
-                is_causal=is_causal,
-            )
-            attended: Tensor = output
-            return attended
+        x = self._add(self.norm1, src, self._sa_block, src_mask, src_key_padding_mask, is_causal)
+        return self._add(self.norm2, x, self._ff_block)
 
-        return self._add(2, self._add(1, src, attend), self._feed_forward)
+    def _ff_block(self, x: Tensor) -> Tensor:
+        return self._feed_forward(x, self.dropout2)
 
 
 class TransformerDecoderLayer(_Layer):
     """Self attention, attention to the encoder's output (`multihead_attn`) and a feed-forward block; apart
     from that as TransformerEncoderLayer."""
 
-    self_attn: MultiheadAttention
     multihead_attn: MultiheadAttention
 
     def __init__(
@@ -331,34 +336,26 @@ class TransformerDecoderLayer(_Layer):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        def attend(x: Tensor) -> Tensor:
-            output, _ = self.self_attn(
-                x,
-                x,
-                x,
-                attn_mask=tgt_mask,
-                key_padding_mask=tgt_key_padding_mask,
-                is_causal=tgt_is_causal,
-                need_weights=False,
-            )
-            attended: Tensor = output
-            return attended
+        x = self._add(self.norm1, tgt, self._sa_block, tgt_mask, tgt_key_padding_mask, tgt_is_causal)
+        x = self._add(
+            self.norm2, x, self._mha_block, memory, memory_mask, memory_key_padding_mask, memory_is_causal
+        )
+        return self._add(self.norm3, x, self._ff_block)
 
-        def look(x: Tensor) -> Tensor:
-            output, _ = self.multihead_attn(
-                x,
-                memory,
-                memory,
-                attn_mask=memory_mask,
-                key_padding_mask=memory_key_padding_mask,
-                is_causal=memory_is_causal,
-                need_weights=False,
-            )
-            looked: Tensor = output
-            return looked
+    def _mha_block(
+        self, x: Tensor, mem: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """Attention to the encoder's output `mem`, and dropout."""
+        output, _ = self.multihead_attn(
+            x, mem, mem, attn_mask=attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal,
+            need_weights=False,
+        )
+        result: Tensor = self.dropout2(output)
+        return result
 
-        x = self._add(2, self._add(1, tgt, attend), look)
-        return self._add(3, x, self._feed_forward)
+    def _ff_block(self, x: Tensor) -> Tensor:
+        return self._feed_forward(x, self.dropout3)
 
 
 def _clones(layer: Module, count: int) -> ModuleList:
@@ -474,12 +471,15 @@ class Transformer(Module):
                 TransformerDecoderLayer(*options), num_decoder_layers, norm()
             )
         self.decoder = custom_decoder
-        for parameter in self.parameters():
-            if parameter.dim() > 1:
-                init.xavier_uniform_(parameter)
+        self._reset_parameters()
         self.d_model = d_model
         self.nhead = nhead
         self.batch_first = batch_first
+
+    def _reset_parameters(self) -> None:
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                init.xavier_uniform_(parameter)
 
     def forward(
         self,

@@ -273,3 +273,6 @@ constant, dirac, eye, kaiming_normal, kaiming_uniform, normal, orthogonal, spars
     xavier_uniform) = map(_deprecated, (
         "constant", "dirac", "eye", "kaiming_normal", "kaiming_uniform", "normal", "orthogonal", "sparse",
         "uniform", "xavier_normal", "xavier_uniform"))
+
+# PyTorch's functions behind those above, which libraries import.
+_no_grad_uniform_, _no_grad_normal_, _no_grad_fill_, _no_grad_zero_ = uniform_, normal_, constant_, zeros_

@@ -6,11 +6,13 @@ Each name in `__all__` is a module that contains what PyTorch's module of that n
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from . import _hooks, attention, module, parameter_containers
+from .._tensors.tensor import Tensor
+from . import _hooks, _state, attention, module, parameter_containers
 from ._layers import (
     activation,
     adaptive,
@@ -49,9 +51,32 @@ def _consume_prefix(state_dict: dict[str, Any], prefix: str) -> None:
             versions[key[len(prefix) :]] = versions.pop(key)
 
 
+def _reverse_repeat_tuple(t: Sequence[Any], n: int) -> tuple[Any, ...]:
+    return tuple(x for x in reversed(t) for _ in range(n))
+
+
+def _list_with_default(out_size: int | Sequence[int | None], defaults: Sequence[int]) -> list[int]:
+    """The sizes of the result, in which None stands for the size of the input's dimension in `defaults`."""
+    if isinstance(out_size, int):
+        return out_size  # type: ignore[return-value]
+    if len(defaults) <= len(out_size):
+        raise ValueError(f"Input dimension should be at least {len(out_size) + 1}")
+    own = defaults[-len(out_size) :]
+    return [size if wanted is None else wanted for wanted, size in zip(out_size, own, strict=True)]
+
+
+def _seq_len(src: Tensor, batch_first: bool) -> int | None:
+    """The length of the sequences of [length, batch, features], of [batch, length, features], or of
+    [length, features]."""
+    return src.shape[0 if src.dim() == 2 or not batch_first else 1]
+
+
 # Names of PyTorch's modules that have another name in teletensor's, or that these lack.
 _MORE: dict[str, dict[str, Any]] = {
     "conv": {"_ConvTransposeNd": conv._ConvTranspose},
+    "dropout": {"_DropoutNd": dropout.Dropout},
+    "linear": {"NonDynamicallyQuantizableLinear": linear.Linear},
+    "module": {"_IncompatibleKeys": _state.IncompatibleKeys, "_addindent": module._indent},
     "padding": {
         "_CircularPadNd": vision._CircularPad,
         "_ConstantPadNd": vision._ConstantPad,
@@ -65,7 +90,15 @@ _MORE: dict[str, dict[str, Any]] = {
         "_MaxPoolNd": pooling._MaxPool,
         "_MaxUnpoolNd": pooling._MaxUnpool,
     },
+    "transformer": {
+        "_generate_square_subsequent_mask": attention.Transformer.generate_square_subsequent_mask,
+        "_get_activation_fn": attention._activation,
+        "_get_clones": attention._clones,
+        "_get_seq_len": _seq_len,
+    },
     "utils": {
+        "_list_with_default": _list_with_default,
+        "_reverse_repeat_tuple": _reverse_repeat_tuple,
         "consume_prefix_in_state_dict_if_present": _consume_prefix,
         "_ntuple": _ntuple,
         "_single": _ntuple(1, "_single"),
@@ -103,6 +136,7 @@ _PARTS: dict[str, tuple[ModuleType, ...]] = {
 }
 
 __all__ = list(_PARTS)
+__path__: list[str] = []  # makes this module a package, whose modules are in sys.modules
 
 
 def _made(name: str, parts: tuple[ModuleType, ...]) -> ModuleType:
@@ -110,6 +144,7 @@ def _made(name: str, parts: tuple[ModuleType, ...]) -> ModuleType:
     for part in reversed(parts):
         out.__dict__.update({k: v for k, v in vars(part).items() if not k.startswith("__")})
     out.__dict__.update(_MORE.get(name, {}))
+    out.__spec__ = ModuleSpec(out.__name__, None)  # importlib.util.find_spec() reads it for as_torch
     sys.modules[out.__name__] = out
     return out
 

@@ -17,13 +17,13 @@ def _as_parameter(value: Any) -> Any:
     return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
 
 
-def _describe(name: Any, value: Any) -> str:
+def _describe(name: Any, value: Any, elements: Any) -> str:
     if not isinstance(value, Tensor):
         return f"  ({name}): Object of type: {type(value).__name__}"
     size = "x".join(map(str, value.shape))
     place = f" ({value.device})" if value.is_cuda else ""
     kind = "Parameter" if isinstance(value, Parameter) else "Tensor"
-    return f"  ({name}): {kind} containing: [{value.dtype} of size {size}{place}]"
+    return f"  ({name}): {kind} containing: [{elements(value)} of size {size}{place}]"
 
 
 class ParameterList(Module):
@@ -77,7 +77,7 @@ class ParameterList(Module):
         return self.extend(values)
 
     def extra_repr(self) -> str:
-        return "\n".join(_describe(i, value) for i, value in enumerate(self))
+        return "\n".join(_describe(i, value, lambda x: x.dtype) for i, value in enumerate(self))
 
 
 class ParameterDict(Module):
@@ -180,7 +180,7 @@ class ParameterDict(Module):
             self[key] = value
 
     def extra_repr(self) -> str:
-        return "\n".join(_describe(key, self[key]) for key in self)
+        return "\n".join(_describe(key, self[key], lambda x: x.type()) for key in self)
 
     def __or__(self, other: ParameterDict) -> ParameterDict:
         both = self.copy()

@@ -42,8 +42,12 @@ class LRScheduler:
     """Base class of schedules. Subclasses define `get_lr()`, which returns the learning rates of all groups
     for epoch `self.last_epoch`, usually computed from the present rates.
 
-    last_epoch=-1 starts a new run; any other number resumes a run whose groups have "initial_lr".
+    last_epoch=-1 starts a new run; any other number resumes a run whose groups have "initial_lr". The
+    private names are PyTorch's, because schedulers of programs and libraries read and write them.
     """
+
+    _get_lr_called_within_step = False
+    _is_initial = False
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         if not isinstance(optimizer, Optimizer):
@@ -60,10 +64,16 @@ class LRScheduler:
         self.base_lrs = [_copy(group["initial_lr"]) for group in optimizer.param_groups]
         self.last_epoch = last_epoch
         self._first_steps = optimizer._steps
-        self._warned = False
-        self._initial = True
-        self.step()
-        self._initial = False
+        self._initial_step()
+
+    def _initial_step(self) -> None:
+        """Sets the first rates; get_lr() sees `_is_initial`."""
+        self._step_count = 0
+        self._is_initial = True
+        try:
+            self.step()
+        finally:
+            self._is_initial = False
 
     def get_lr(self) -> list[float]:
         """The learning rates of all groups for `self.last_epoch`."""
@@ -92,37 +102,37 @@ class LRScheduler:
             self._go_on(epoch)
 
     def _go_on(self, epoch: float | None) -> None:
-        if not self._initial and not self._warned and self.optimizer._steps == self._first_steps:
-            self._warned = True
+        if self._step_count == 1 and self.optimizer._steps == self._first_steps:
             warnings.warn(
                 "`lr_scheduler.step()` was called before `optimizer.step()`: the first rate of "
                 "the schedule is skipped",
                 UserWarning,
                 stacklevel=3,
             )
-        if epoch is None:
-            self.last_epoch += 1
-            self._write(self.get_lr())
-        else:
-            self._step_to(epoch)
+        self._step_count += 1
+        self._update_lr(epoch)
 
-    def _step_to(self, epoch: float) -> None:
-        """Rates that depend on their predecessors are found by advancing from the first epoch."""
-        target = int(epoch)
-        self.last_epoch = 0
-        for group, rate in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
-            set_rate(group, rate)
-        self._write(self.get_lr())
-        while self.last_epoch < target:
-            self.last_epoch += 1
-            self._write(self.get_lr())
+    def _update_lr(self, epoch: float | None = None) -> None:
+        """Advances without counting a step. For a given epoch, `_get_closed_form_lr()` of a schedule whose
+        get_lr() computes from the present rates returns the rates."""
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch  # type: ignore[assignment]
+        direct = None if epoch is None else getattr(self, "_get_closed_form_lr", None)
+        self._get_lr_called_within_step = True
+        try:
+            rates = self.get_lr() if direct is None else direct()
+        finally:
+            self._get_lr_called_within_step = False
+        self._write(rates)
+
+    def _times(self, factor: float) -> list[float]:
+        return [base * factor for base in self.base_lrs]
 
     def state_dict(self) -> dict[str, Any]:
         """The schedule's state as plain values, without the optimizer and without functions."""
         return {
             key: list(value) if isinstance(value, list) else value
             for key, value in self.__dict__.items()
-            if key != "optimizer" and not _has_function(value)
+            if key not in ("optimizer", "_first_steps") and not _has_function(value)
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

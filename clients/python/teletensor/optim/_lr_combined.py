@@ -60,9 +60,7 @@ class SequentialLR(_Combined):
         for scheduler in self._schedulers:
             scheduler.last_epoch -= 1
         first = self._schedulers[0]
-        first._initial = True
-        first.step()
-        first._initial = False
+        first._initial_step()
         self._last_lr = first.get_last_lr()
 
     def _go_on(self, epoch: float | None) -> None:

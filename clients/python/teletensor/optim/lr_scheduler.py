@@ -73,7 +73,7 @@ class MultiplicativeLR(LambdaLR):
     """The previous rate times lr_lambda(epoch)."""
 
     def get_lr(self) -> list[float]:
-        if self.last_epoch == 0 or self._initial:
+        if self.last_epoch == 0 or self._is_initial:
             return self._rates
         return [
             rate * factor(self.last_epoch)
@@ -96,6 +96,9 @@ class StepLR(LRScheduler):
             return self._rates
         return [rate * self.gamma for rate in self._rates]
 
+    def _get_closed_form_lr(self) -> list[float]:
+        return self._times(self.gamma ** (self.last_epoch // self.step_size))
+
 
 class MultiStepLR(LRScheduler):
     """Multiplies the rate by gamma at each epoch in `milestones`."""
@@ -114,6 +117,10 @@ class MultiStepLR(LRScheduler):
     def get_lr(self) -> list[float]:
         return [rate * self.gamma ** self.milestones[self.last_epoch] for rate in self._rates]
 
+    def _get_closed_form_lr(self) -> list[float]:
+        passed = sum(count for epoch, count in self.milestones.items() if epoch <= self.last_epoch)
+        return self._times(self.gamma**passed)
+
 
 class ExponentialLR(LRScheduler):
     """Multiplies the rate by gamma at each epoch."""
@@ -123,9 +130,12 @@ class ExponentialLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        if self.last_epoch == 0 or self._initial:
+        if self.last_epoch == 0 or self._is_initial:
             return self._rates
         return [rate * self.gamma for rate in self._rates]
+
+    def _get_closed_form_lr(self) -> list[float]:
+        return self._times(self.gamma**self.last_epoch)
 
 
 class ConstantLR(LRScheduler):
@@ -150,6 +160,9 @@ class ConstantLR(LRScheduler):
         if self.last_epoch != self.total_iters:
             return self._rates
         return [rate * (1.0 / self.factor) for rate in self._rates]
+
+    def _get_closed_form_lr(self) -> list[float]:
+        return self._times(1.0 if self.last_epoch >= self.total_iters else self.factor)
 
 
 class LinearLR(LRScheduler):
@@ -177,11 +190,15 @@ class LinearLR(LRScheduler):
     def get_lr(self) -> list[float]:
         if self.last_epoch == 0:
             return [rate * self.start_factor for rate in self._rates]
-        if self._initial or self.last_epoch > self.total_iters:
+        if self._is_initial or self.last_epoch > self.total_iters:
             return self._rates
         slope = self.end_factor - self.start_factor
         before = self.total_iters * self.start_factor + (self.last_epoch - 1) * slope
         return [rate * (1.0 + slope / before) for rate in self._rates]
+
+    def _get_closed_form_lr(self) -> list[float]:
+        part = min(self.total_iters, self.last_epoch) / self.total_iters
+        return self._times(self.start_factor + (self.end_factor - self.start_factor) * part)
 
 
 class PolynomialLR(LRScheduler):
@@ -199,11 +216,15 @@ class PolynomialLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        if self.last_epoch == 0 or self._initial or self.last_epoch > self.total_iters:
+        if self.last_epoch == 0 or self._is_initial or self.last_epoch > self.total_iters:
             return self._rates
         now = 1.0 - self.last_epoch / self.total_iters
         before = 1.0 - (self.last_epoch - 1) / self.total_iters
         return [rate * (now / before) ** self.power for rate in self._rates]
+
+    def _get_closed_form_lr(self) -> list[float]:
+        part = min(self.total_iters, self.last_epoch) / self.total_iters
+        return self._times((1.0 - part) ** self.power)
 
 
 class CosineAnnealingLR(LRScheduler):
@@ -220,7 +241,7 @@ class CosineAnnealingLR(LRScheduler):
 
     def get_lr(self) -> list[float]:
         epoch, period, low = self.last_epoch, self.T_max, self.eta_min
-        if epoch == 0 or self._initial:
+        if epoch == 0 or self._is_initial:
             return self._rates
         if (epoch - 1 - period) % (2 * period) == 0:
             rise = (1 - math.cos(math.pi / period)) / 2
@@ -232,11 +253,18 @@ class CosineAnnealingLR(LRScheduler):
         before = 1 + math.cos(math.pi * (epoch - 1) / period)
         return [now / before * (rate - low) + low for rate in self._rates]
 
+    def _get_closed_form_lr(self) -> list[float]:
+        cosine = (1 + math.cos(math.pi * self.last_epoch / self.T_max)) / 2
+        return [self.eta_min + (base - self.eta_min) * cosine for base in self.base_lrs]
+
 
 class CosineAnnealingWarmRestarts(LRScheduler):
     """Lowers the rate from its initial value to eta_min along half a cosine of T_0 epochs, and then
     restarts; each period is T_mult times as long as the previous one. T_cur epochs of the present period of
     T_i epochs have passed. Source: Loshchilov, Hutter 2016."""
+
+    T_cur: float
+    T_i: int
 
     def __init__(
         self,
@@ -255,24 +283,29 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self.eta_min = eta_min
         super().__init__(optimizer, last_epoch)
 
-    def _step_to(self, epoch: float) -> None:
-        """The epoch may be a fraction: the rate is that of the exact position on the cosine."""
+    def _update_lr(self, epoch: float | None = None) -> None:
+        """The epoch may be a fraction: the rate is that of the exact position on the cosine, and later
+        steps without an epoch advance from there."""
+        if epoch is None and not self._is_initial:
+            self.T_cur += 1
+            if self.T_cur >= self.T_i:
+                self.T_cur, self.T_i = self.T_cur - self.T_i, self.T_i * self.T_mult
+        else:
+            self._place(self.last_epoch + 1 if epoch is None else epoch)
+        super()._update_lr(epoch)
+        self.last_epoch = math.floor(self.last_epoch)
+
+    def _place(self, epoch: float) -> None:
         if epoch < 0:
             raise ValueError(f"Expected non-negative epoch, but got {epoch}")
-        self.last_epoch = epoch  # type: ignore[assignment]
-        self._write(self.get_lr())
-        self.last_epoch = math.floor(epoch)
+        self.T_cur, self.T_i = epoch, self.T_0
+        while self.T_cur >= self.T_i:
+            self.T_cur, self.T_i = self.T_cur - self.T_i, self.T_i * self.T_mult
+            if self.T_mult == 1:
+                self.T_cur %= self.T_i
 
     def get_lr(self) -> list[float]:
-        position: float = self.last_epoch
-        period = self.T_0
-        while position >= period:
-            position -= period
-            period *= self.T_mult
-            if self.T_mult == 1:
-                position %= period
-        self.T_cur, self.T_i = position, period
-        cosine = (1 + math.cos(math.pi * position / period)) / 2
+        cosine = (1 + math.cos(math.pi * self.T_cur / self.T_i)) / 2
         return [self.eta_min + (base - self.eta_min) * cosine for base in self.base_lrs]
 
 
@@ -317,41 +350,53 @@ class ReduceLROnPlateau(LRScheduler):
             raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
         self.min_lrs = per_group("min_lr", optimizer, min_lr)
         self.eps = eps
-        self.best = math.inf if mode == "min" else -math.inf
-        self.num_bad_epochs = 0
-        self.cooldown_counter = 0
+        self.mode_worse = math.inf if mode == "min" else -math.inf
         self.last_epoch = 0
         self._last_lr = self._rates
+        self._reset()
 
-    def _better(self, value: float) -> bool:
+    def _reset(self) -> None:
+        """Forgets the best value and the epochs that were counted."""
+        self.best = self.mode_worse
+        self.cooldown_counter = 0
+        self.num_bad_epochs = 0
+
+    @property
+    def in_cooldown(self) -> bool:
+        """Whether epochs are not counted because of an earlier reduction."""
+        return self.cooldown_counter > 0
+
+    def _is_better(self, a: float, best: float) -> bool:
         sign = 1.0 if self.mode == "max" else -1.0
         if self.threshold_mode == "rel":
-            limit = self.best * (1.0 + sign * self.threshold)
+            limit = best * (1.0 + sign * self.threshold)
         else:
-            limit = self.best + sign * self.threshold
-        return value > limit if self.mode == "max" else value < limit
+            limit = best + sign * self.threshold
+        return a > limit if self.mode == "max" else a < limit
+
+    def _reduce_lr(self, epoch: float) -> None:
+        """Lowers the rates; programs override it to see reductions."""
+        lower = [
+            max(rate * self.factor, low) for rate, low in zip(self._rates, self.min_lrs, strict=True)
+        ]
+        self._write(
+            new if old - new > self.eps else old for old, new in zip(self._rates, lower, strict=True)
+        )
 
     def step(self, metrics: Any, epoch: int | None = None) -> None:  # type: ignore[override]
         """Records the value of the epoch: a number, or a 0-d tensor, whose value is waited for."""
         value = float(metrics)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        if self._better(value):
+        if self._is_better(value, self.best):
             self.best = value
             self.num_bad_epochs = 0
         else:
             self.num_bad_epochs += 1
-        if self.cooldown_counter > 0:
+        if self.in_cooldown:
             self.cooldown_counter -= 1
             self.num_bad_epochs = 0
         if self.num_bad_epochs > self.patience:
-            rates = [
-                max(rate * self.factor, low)
-                for rate, low in zip(self._rates, self.min_lrs, strict=True)
-            ]
-            self._write(
-                new if old - new > self.eps else old
-                for old, new in zip(self._rates, rates, strict=True)
-            )
+            self._reduce_lr(self.last_epoch)
             self.cooldown_counter = self.cooldown
             self.num_bad_epochs = 0
         self._last_lr = self._rates

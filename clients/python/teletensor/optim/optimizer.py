@@ -33,6 +33,28 @@ def _register_shared(kind: str, hook: Callable[..., Any]) -> RemovableHandle:
 _UPDATE = _core.Uninterrupted(recording=False)
 
 
+class _RequiredParameter:
+    """The default of an option that each group must have; optimizers of programs use `required`."""
+
+    def __repr__(self) -> str:
+        return "<required parameter>"
+
+
+required = _RequiredParameter()
+
+
+def _use_grad_for_differentiable(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator of the step() of optimizers of programs: gradients are recorded if the option
+    "differentiable" is True."""
+
+    @functools.wraps(step)
+    def wrapper(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        with tt.set_grad_enabled(bool(self.defaults["differentiable"])):
+            return step(self, *args, **kwargs)
+
+    return wrapper
+
+
 def register_optimizer_step_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
     """Calls hook(optimizer, args, kwargs) before the step() of every optimizer, and before the optimizer's
     own hooks; it may return new (args, kwargs)."""
@@ -167,9 +189,18 @@ class Optimizer:
                 raise ValueError("some parameters appear in more than one parameter group")
         if len({id(parameter) for parameter in params}) != len(params):
             raise ValueError("some parameters appear twice in a parameter group")
-        group = {**self.defaults, **param_group, "params": params, **names}
+        group = {"params": params, **self.defaults, **param_group, **names}
+        group["params"] = params
+        for option in self.defaults:
+            if group[option] is required:
+                raise ValueError(
+                    f"parameter group didn't specify a value of required optimization parameter {option}"
+                )
         self._check_group(group)
         self.param_groups.append(group)
+
+    def _cuda_graph_capture_health_check(self) -> None:
+        """Does nothing; step() of optimizers that are copies of PyTorch's calls it."""
 
     def _check_group(self, group: dict[str, Any]) -> None:
         """ValueError for options out of range."""
@@ -312,7 +343,13 @@ class Optimizer:
         self.state = state
         for group, old in zip(groups, saved, strict=True):
             group.update({key: value for key, value in old.items() if key != "params"})
+        self.__setstate__({"state": state, "param_groups": groups})
         self._call("load_post")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Sets attributes, after unpickling and in load_state_dict. Optimizers of programs extend it,
+        mostly by defaults of options that older groups do not have."""
+        self.__dict__.update(state)
 
     @classmethod
     def _own_copy(cls, name: str, value: Any, parameter: Tensor) -> Any:

@@ -50,6 +50,8 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | N
     use_reentrant have the same effect: gradients reach arguments and captured parameters, and autograd.grad
     works. context_fn returns two context managers, for the first and the second call.
     """
+    if use_reentrant and kwargs:
+        raise ValueError(f"Unexpected keyword arguments: {','.join(kwargs)}")
     if use_reentrant and context_fn is not None:
         raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
     first: Any = contextlib.nullcontext()

@@ -147,8 +147,10 @@ Status mse_backward(KernelCall& call) {
   return {};
 }
 
+// Refuses elements outside of [0, 1] in the operand `x` of this name.
 template <class A>
-Status check_probabilities(const KernelCall& call, const Row<A>& x, std::int64_t count) {
+Status check_probabilities(const KernelCall& call, const std::string& name, const Row<A>& x,
+                           std::int64_t count) {
   bool good = true;
   A buffer[kRoom];
   each_block(count, [&](std::int64_t start, std::int64_t n) {
@@ -156,7 +158,8 @@ Status check_probabilities(const KernelCall& call, const Row<A>& x, std::int64_t
     for (std::int64_t i = 0; i < n; ++i) good &= values[i] >= 0 && values[i] <= 1;
   });
   if (good) return {};
-  return core::invalid(call.op.name + ": all elements of input must lie between 0 and 1, shape " +
+  return core::invalid(call.op.name + ": all elements of " + name +
+                       " must lie between 0 and 1, shape " +
                        core::to_string(call.in[0].geometry->shape));
 }
 
@@ -173,7 +176,10 @@ Status pointwise(KernelCall& call) {
     const Row<A> x = row_of<A>(operands.input), t = row_of<A>(operands.target),
                  w = row_of<A>(operands.weight), pw = row_of<A>(operands.positive);
     const std::int64_t count = call.in[0].geometry->numel();
-    if (kLoss == Loss::kBce) TT_RETURN_IF_ERROR(check_probabilities(call, x, count));
+    if (kLoss == Loss::kBce) {
+      TT_RETURN_IF_ERROR(check_probabilities(call, "input", x, count));
+      TT_RETURN_IF_ERROR(check_probabilities(call, "target", t, count));
+    }
     return reduce_blocks<A>(
         call, count, call.attributes.text(0), [&](std::int64_t start, std::int64_t n, A* to) {
           A xs[kRoom], ts[kRoom], ps[kRoom];

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -218,4 +219,9 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     coordinates of its true elements."""
     if input is None and other is None:
         return nonzero(condition, as_tuple=True)
+    if condition.dtype == _core.uint8:
+        warnings.warn("where received a uint8 condition tensor. This behavior is deprecated and will be "
+                      "removed in a future version of PyTorch. Use a boolean condition instead.",
+                      stacklevel=2)
+        condition = condition.to(_core.bool)
     return ops["where"](condition, input, other)

@@ -28,7 +28,10 @@ def as_strided_(input: Tensor, size: Size, stride: Size, storage_offset: int | N
 
 
 def detach_(input: Tensor) -> Tensor:
-    """Detaches the tensor from its graph: it becomes a leaf that does not require grad."""
+    """Detaches the tensor from its graph: it becomes a leaf that does not require grad. RuntimeError for a
+    view."""
+    if input._base is not None:
+        raise RuntimeError("Can't detach views in-place. Use detach() instead.")
     return input.requires_grad_(False) if input.is_leaf else _shows(input, input.detach())
 
 

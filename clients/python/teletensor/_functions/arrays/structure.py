@@ -112,17 +112,29 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     return ops["permute"](input, [next(rest) if o < 0 else o for o in order])
 
 
-def split(input: Tensor, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """Views along dim: of split_size elements each (the last may be smaller), or of the given sizes."""
-    if isinstance(split_size, Tensor) and not split_size.dim():
-        split_size = int(split_size)
-    if isinstance(split_size, int):
-        size = input._shape[wrap_dim(dim, input.dim())]
-        if split_size <= 0 and not (split_size == 0 and size == 0):
-            raise RuntimeError(f"split expects split_size be non-negative, got {split_size}")
-        count = max(1, -(-size // split_size)) if split_size else 1
-        split_size = [min(split_size, size - i * split_size) for i in range(count)]
-    return split_with_sizes(input, split_size, dim)
+def _has_dims(input: Tensor, name: str) -> None:
+    if not input.dim():
+        raise RuntimeError(f"{name} expects at least a 1-dimensional tensor")
+
+
+def split(
+    tensor: Tensor, split_size_or_sections: Any = None, dim: int = 0, *, split_size: Any = None
+) -> tuple[Tensor, ...]:
+    """Views along dim: of split_size_or_sections elements each (the last may be smaller), or of the given
+    sizes. The method of tensors calls the argument split_size."""
+    sections = split_size if split_size_or_sections is None else split_size_or_sections
+    if sections is None:
+        raise TypeError("split() missing 1 required positional argument: 'split_size_or_sections'")
+    if isinstance(sections, Tensor) and not sections.dim():
+        sections = int(sections)
+    _has_dims(tensor, "split")
+    if isinstance(sections, int):
+        size = tensor._shape[wrap_dim(dim, tensor.dim())]
+        if sections <= 0 and not (sections == 0 and size == 0):
+            raise RuntimeError(f"split expects split_size be non-negative, got {sections}")
+        count = max(1, -(-size // sections)) if sections else 1
+        sections = [min(sections, size - i * sections) for i in range(count)]
+    return split_with_sizes(tensor, sections, dim)
 
 
 # the maximum number of tensors in one instruction; more tensors are joined by several instructions
@@ -161,6 +173,7 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` views along dim."""
+    _has_dims(input, "chunk")
     if chunks <= 0:
         raise RuntimeError("chunk expects `chunks` to be greater than 0, got: " + str(chunks))
     size = input._shape[wrap_dim(dim, input.dim())]

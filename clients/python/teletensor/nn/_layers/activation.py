@@ -290,7 +290,14 @@ class PReLU(Module):
     ) -> None:
         super().__init__()
         self.num_parameters = num_parameters
-        self.weight = Parameter(tt.full((num_parameters,), init, device=device, dtype=dtype))
+        self.init = init
+        self.weight = Parameter(tt.empty(num_parameters, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Fills the weight with its initial value."""
+        with tt.no_grad():
+            self.weight.fill_(self.init)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.prelu(input, self.weight)

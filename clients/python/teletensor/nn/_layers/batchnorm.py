@@ -33,17 +33,19 @@ class _NormBase(Module):
     _ranks: tuple[int, ...]
     _version = 2  # since version 2 of the state there is num_batches_tracked
 
-    def _build(
+    def __init__(
         self,
         num_features: int,
-        eps: float,
-        momentum: float | None,
-        affine: bool,
-        track_running_stats: bool,
-        device: Any,
-        dtype: Any,
-        bias: bool,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
+        super().__init__()
         self.num_features = num_features
         self.eps = eps
         self.momentum = momentum
@@ -96,21 +98,6 @@ class _NormBase(Module):
 
 
 class _BatchNorm(_NormBase):
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        bias: bool = True,
-    ) -> None:
-        super().__init__()
-        self._build(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
-
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() not in self._ranks:
             expected = " or ".join(f"{r}D" for r in self._ranks)
@@ -255,8 +242,9 @@ class _InstanceNorm(_NormBase):
         *,
         bias: bool = True,
     ) -> None:
-        super().__init__()
-        self._build(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias
+        )
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool,
@@ -278,10 +266,14 @@ class _InstanceNorm(_NormBase):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys,
                                       unexpected_keys, error_msgs)
 
-    def forward(self, input: Tensor) -> Tensor:
+    def _check_input_dim(self, input: Tensor) -> None:
         rank = self._ranks[0]
         if input.dim() not in (rank, rank - 1):
             raise ValueError(f"expected {rank - 1}D or {rank}D input (got {input.dim()}D input)")
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        rank = self._ranks[0]
         channels = input.shape[1 if input.dim() == rank else 0]
         if channels != self.num_features and self.affine:
             raise ValueError(

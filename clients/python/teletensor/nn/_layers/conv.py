@@ -26,10 +26,9 @@ __all__ = [
 class _ConvNd(Module):
     weight: Parameter
     bias: Parameter | None
-    _spatial: int
-    _transposed = False
+    _spatial = 0  # the number of spatial dimensions; a class of a program has that of its kernel_size
 
-    def _build(
+    def __init__(
         self,
         in_channels: int,
         out_channels: int,
@@ -37,13 +36,17 @@ class _ConvNd(Module):
         stride: Size,
         padding: Size | str,
         dilation: Size,
+        transposed: bool,
         output_padding: Size,
         groups: int,
         bias: bool,
         padding_mode: str,
-        device: Any,
-        dtype: Any,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
+        super().__init__()
+        if not self._spatial:
+            self._spatial = 1 if isinstance(kernel_size, int) else len(kernel_size)
         name, n = type(self).__name__, self._spatial
         if groups <= 0:
             raise ValueError("groups must be a positive integer")
@@ -72,10 +75,11 @@ class _ConvNd(Module):
         else:
             self.padding = sizes(name, "padding", padding, n)
         self.dilation = sizes(name, "dilation", dilation, n)
-        self.transposed = self._transposed
+        self.transposed = transposed
         self.output_padding = sizes(name, "output_padding", output_padding, n)
         self.groups = groups
         self.padding_mode = padding_mode
+        self._reversed_padding_repeated_twice = self._around()
         first, second = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
         shape = (first, second // groups, *self.kernel_size)
         self.weight = Parameter(tt.empty(shape, device=device, dtype=dtype))
@@ -84,6 +88,20 @@ class _ConvNd(Module):
         else:
             self.register_parameter("bias", None)
         self.reset_parameters()
+
+    def _around(self) -> list[int]:
+        """The padding argument of F.pad for a padding_mode other than zeros. PyTorch keeps it in
+        _reversed_padding_repeated_twice, which programs read."""
+        edges: list[int] = []
+        for d in reversed(range(self._spatial)):
+            if self.padding == "same":
+                total = self.dilation[d] * (self.kernel_size[d] - 1)
+                edges += [total // 2, total - total // 2]
+            elif self.padding == "valid":
+                edges += [0, 0]
+            else:
+                edges += [int(self.padding[d])] * 2
+        return edges
 
     def reset_parameters(self) -> None:
         """Sets new random initial values, uniform in +-1/sqrt(fan-in)."""
@@ -130,33 +148,22 @@ class _Conv(_ConvNd):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__()
-        self._build(
-            in_channels, out_channels, kernel_size, stride, padding, dilation, 0, groups, bias,
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, False, 0, groups, bias,
             padding_mode, device, dtype,
         )
 
-    def _around(self) -> list[int]:
-        """The padding argument of F.pad for a padding_mode other than zeros."""
-        edges: list[int] = []
-        for d in reversed(range(self._spatial)):
-            if self.padding == "same":
-                total = self.dilation[d] * (self.kernel_size[d] - 1)
-                edges += [total // 2, total - total // 2]
-            elif self.padding == "valid":
-                edges += [0, 0]
-            else:
-                edges += [int(self.padding[d])] * 2
-        return edges
-
     def forward(self, input: Tensor) -> Tensor:
+        return self._conv_forward(input, self.weight, self.bias)
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The convolution with given weights, which programs call from their own forward or override."""
         padding: Size | str = self.padding
         if self.padding_mode != "zeros":
-            input, padding = F.pad(input, self._around(), mode=self.padding_mode), 0
+            edges = self._reversed_padding_repeated_twice
+            input, padding = F.pad(input, edges, mode=self.padding_mode), 0
         run = (F.conv1d, F.conv2d, F.conv3d)[self._spatial - 1]
-        return run(
-            input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups
-        )
+        return run(input, weight, bias, self.stride, padding, self.dilation, self.groups)
 
 
 class Conv1d(_Conv):
@@ -189,8 +196,6 @@ class Conv3d(_Conv):
 
 
 class _ConvTranspose(_ConvNd):
-    _transposed = True
-
     def __init__(
         self,
         in_channels: int,
@@ -206,21 +211,29 @@ class _ConvTranspose(_ConvNd):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__()
         if padding_mode != "zeros":
             raise ValueError(
                 f'Only "zeros" padding mode is supported for {type(self).__name__}'
             )
-        self._build(
-            in_channels, out_channels, kernel_size, stride, padding, dilation, output_padding,
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, True, output_padding,
             groups, bias, padding_mode, device, dtype,
         )
 
-    def _extra(self, input: Tensor, output_size: Sequence[int] | None) -> tuple[int, ...]:
-        """The output_padding that results in output_size."""
+    def _output_padding(
+        self,
+        input: Tensor,
+        output_size: Sequence[int] | None,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        kernel_size: Sequence[int],
+        num_spatial_dims: int,
+        dilation: Sequence[int] | None = None,
+    ) -> tuple[int, ...]:
+        """The output_padding that results in output_size. Programs with a forward of their own call it."""
         if output_size is None:
             return self.output_padding
-        n = self._spatial
+        n = num_spatial_dims
         batched = input.dim() == n + 2
         wanted = list(output_size)
         if len(wanted) == n + (2 if batched else 1):
@@ -230,13 +243,12 @@ class _ConvTranspose(_ConvNd):
                 f"{type(self).__name__}: for {input.dim()}D input, output_size must have {n} or "
                 f"{input.dim()} elements (got {len(output_size)})"
             )
-        assert not isinstance(self.padding, str)
+        apart = (1,) * n if dilation is None else dilation
         least = [
-            (input.shape[d - n] - 1) * self.stride[d] - 2 * self.padding[d]
-            + self.dilation[d] * (self.kernel_size[d] - 1) + 1
+            (input.shape[d - n] - 1) * stride[d] - 2 * padding[d] + apart[d] * (kernel_size[d] - 1) + 1
             for d in range(n)
         ]
-        most = [low + s - 1 for low, s in zip(least, self.stride, strict=True)]
+        most = [low + s - 1 for low, s in zip(least, stride, strict=True)]
         if any(not low <= w <= high for low, w, high in zip(least, wanted, most, strict=True)):
             raise ValueError(
                 f"requested an output size of {list(output_size)}, but valid sizes range from "
@@ -245,9 +257,11 @@ class _ConvTranspose(_ConvNd):
         return tuple(w - low for w, low in zip(wanted, least, strict=True))
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        extra = self._extra(input, output_size)
-        run = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[self._spatial - 1]
         assert not isinstance(self.padding, str)
+        extra = self._output_padding(
+            input, output_size, self.stride, self.padding, self.kernel_size, self._spatial, self.dilation
+        )
+        run = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[self._spatial - 1]
         return run(
             input, self.weight, self.bias, self.stride, self.padding, extra, self.groups,
             self.dilation,

@@ -23,6 +23,7 @@ from .conv import (
     ConvTranspose1d,
     ConvTranspose2d,
     ConvTranspose3d,
+    _ConvTranspose,
 )
 from .linear import Linear
 
@@ -207,7 +208,7 @@ class _LazyConv(_Lazy):
 
     def _size_of_weight(self, shape: tuple[int, ...]) -> int:
         arguments = self.__dict__["_arguments"]
-        if self._becomes._transposed:  # type: ignore[attr-defined]
+        if issubclass(self._becomes, _ConvTranspose):
             return shape[0]
         groups: int = arguments.get("groups", 1)
         return shape[1] * groups

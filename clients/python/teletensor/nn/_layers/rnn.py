@@ -197,6 +197,14 @@ class RNNBase(Module):
         """The parameters of each layer and direction."""
         return [[getattr(self, name) for name in names] for names in self._all_weights]
 
+    @property
+    def _flat_weights_names(self) -> list[str]:
+        return [name for names in self._all_weights for name in names]
+
+    @property
+    def _flat_weights(self) -> list[Tensor | None]:
+        return [getattr(self, name, None) for name in self._flat_weights_names]
+
     def flatten_parameters(self) -> None:
         """Does nothing; it exists for programs that call it."""
 

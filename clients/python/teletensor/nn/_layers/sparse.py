@@ -13,7 +13,24 @@ from ..parameter import Parameter
 __all__ = ["Embedding", "EmbeddingBag"]
 
 
-class Embedding(Module):
+class _Table(Module):
+    """Base class of Embedding and EmbeddingBag."""
+
+    weight: Parameter
+    padding_idx: int | None
+
+    def reset_parameters(self) -> None:
+        """Sets new random initial values."""
+        init.normal_(self.weight)
+        self._fill_padding_idx_with_zero()
+
+    def _fill_padding_idx_with_zero(self) -> None:
+        if self.padding_idx is not None:
+            with tt.no_grad():
+                self.weight[self.padding_idx].fill_(0)
+
+
+class Embedding(_Table):
     """Row `weight[i]` for every index i: indices of shape [...] give [..., embedding_dim].
 
     weight [num_embeddings, embedding_dim] is initialised with standard normal numbers; the row
@@ -43,7 +60,7 @@ class Embedding(Module):
         super().__init__()
         if padding_idx is not None:
             if not -num_embeddings <= padding_idx < num_embeddings:
-                raise ValueError(
+                raise AssertionError(
                     f"Embedding: padding_idx {padding_idx} is outside of "
                     f"{num_embeddings} embeddings"
                 )
@@ -97,13 +114,6 @@ class Embedding(Module):
             _freeze=freeze,
         )
 
-    def reset_parameters(self) -> None:
-        """Sets new random initial values."""
-        init.normal_(self.weight)
-        if self.padding_idx is not None:
-            with tt.no_grad():
-                self.weight[self.padding_idx].fill_(0)
-
     def forward(self, input: Tensor) -> Tensor:
         return F.embedding(
             input,
@@ -128,7 +138,7 @@ class Embedding(Module):
         return text + ", sparse=True" if self.sparse else text
 
 
-class EmbeddingBag(Module):
+class EmbeddingBag(_Table):
     """Sums, means or maxima of bags of rows of weight [num_embeddings, embedding_dim]: input is [bags, n],
     or [n] with offsets, which give the start of each bag.
 
@@ -211,13 +221,6 @@ class EmbeddingBag(Module):
         )
         made.weight.requires_grad = not freeze
         return made
-
-    def reset_parameters(self) -> None:
-        """Sets new random initial values."""
-        init.normal_(self.weight)
-        if self.padding_idx is not None:
-            with tt.no_grad():
-                self.weight[self.padding_idx].fill_(0)
 
     def forward(
         self,

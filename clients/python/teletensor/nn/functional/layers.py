@@ -77,7 +77,7 @@ def _row(name: str, padding_idx: int | None, rows: int) -> int | None:
     if padding_idx is None:
         return None
     if not -rows <= padding_idx < rows:
-        raise ValueError(f"{name}: padding_idx {padding_idx} is outside of {rows} rows")
+        raise AssertionError(f"{name}: padding_idx {padding_idx} is outside of {rows} rows")
     return padding_idx % rows
 
 
@@ -377,7 +377,9 @@ def feature_alpha_dropout(
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """int64 zeros of shape [..., num_classes] with a one at each index. num_classes=-1 first waits for the
-    largest index."""
+    largest index. RuntimeError for indices of another dtype than int64."""
+    if tensor.dtype != tt.int64:
+        raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     return tt.one_hot(tensor, num_classes)
 
 

@@ -51,11 +51,20 @@ def _reduce(loss: Tensor, reduction: str) -> Tensor:
 def _legacy(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
     """The reduction that PyTorch's two older arguments stand for, if one of them is given."""
     if size_average is None and reduce is None:
+        if reduction not in ("none", "mean", "sum"):
+            raise ValueError(f"{reduction} is not a valid value for reduction")
         return reduction
     warnings.warn(
         "size_average and reduce args will be deprecated, please use reduction instead.",
         stacklevel=3,
     )
+    return _legacy_get_string(size_average, reduce, False)
+
+
+def _legacy_get_string(
+    size_average: bool | None, reduce: bool | None, emit_warning: bool = True
+) -> str:
+    """The reduction of the two older arguments, of which None means True. No warning is given."""
     if reduce is not None and not reduce:
         return "none"
     return "mean" if size_average is None or size_average else "sum"
@@ -167,6 +176,12 @@ def _check_batch(input: Tensor, target: Tensor) -> None:
         )
 
 
+def _check_classes(target: Tensor) -> None:
+    """RuntimeError if the classes have neither of the dtypes that PyTorch accepts."""
+    if target.dtype not in (tt.int64, tt.uint8) and not target.dtype.is_floating_point:
+        raise RuntimeError(f"expected target dtype to be Long or Byte, but got {target.dtype}")
+
+
 def nll_loss(
     input: Tensor,
     target: Tensor,
@@ -184,6 +199,7 @@ def nll_loss(
     """
     reduction = _legacy(size_average, reduce, reduction)
     _check_batch(input, target)
+    _check_classes(target)
     return _ops.nll_loss(input, target, weight, ignore_index, reduction)
 
 
@@ -205,6 +221,7 @@ def cross_entropy(
     """
     reduction = _legacy(size_average, reduce, reduction)
     _check_batch(input, target)
+    _check_classes(target)
     return _ops.cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
 
 
@@ -266,10 +283,11 @@ def kl_div(
 ) -> Tensor:
     """target * (log(target) - input), and 0 where target is 0; input contains log-probabilities, and so
     does target with log_target. "batchmean" divides the sum by the size of the first dimension."""
-    reduction = _legacy(size_average, reduce, reduction)
+    by_batch = reduction == "batchmean" and size_average is None and reduce is None
+    reduction = _legacy(size_average, reduce, "sum" if by_batch else reduction)
     if input._shape != target._shape:
         input, target = tt.broadcast_tensors(input, target)
-    if reduction == "batchmean":
+    if by_batch:
         total = _ops.kl_div(input, target, "sum", log_target)
         return total / (input.shape[0] if input.dim() else 1)
     return _ops.kl_div(input, target, reduction, log_target)

@@ -64,7 +64,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
             raise ValueError("TensorDataset: at least one tensor is needed")
         if len({tuple(tensor.shape)[:1] for tensor in tensors}) != 1 or tensors[0].dim() == 0:
             shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
-            raise ValueError(f"TensorDataset: first sizes differ: {shapes}")
+            raise AssertionError(f"Size mismatch between tensors: TensorDataset of {shapes}")
         self.tensors = tensors
 
     def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
@@ -96,7 +96,17 @@ class Subset(Dataset[T_co]):
         self.indices = indices
 
     def __getitem__(self, index: Any) -> T_co:
+        if isinstance(index, list):
+            return self.dataset[[self.indices[i] for i in index]]
         return self.dataset[self.indices[index]]
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        """The samples at several indices; a dataset that has this method is asked once for all."""
+        if type(self).__getitem__ is not Subset.__getitem__:
+            return [self[i] for i in indices]
+        many = getattr(self.dataset, "__getitems__", None)
+        wanted = [self.indices[i] for i in indices]
+        return [self.dataset[i] for i in wanted] if many is None else many(wanted)
 
     def __len__(self) -> int:
         return len(self.indices)
