@@ -131,7 +131,7 @@ class Leases {
   void inherit(Handover handover) noexcept;
   void hand_over(Handover handover);
   void look_at(Lease& lease, Clock::time_point now);
-  // Ends the uploads of a lease whose next chunk has not come in time.
+  // Ends the uploads and downloads of a lease whose next chunk or command has not come in time.
   void end_silent_calls(Lease& lease);
   // Adds the session to `detached` if no client is attached to it.
   static void note_detached(Lease& lease, Detached::ByUser& detached);
