@@ -88,8 +88,11 @@ class Downloads {
   // Prepares the row-major bytes of the value. `ready` is called once they exist, or with the error
   // if the value failed. end() or the client's command Taken frees them. A second call for the same
   // `seq` replaces a waiting one, whose `ready` is called with CANCELLED; so is every waiting
-  // `ready` when the session ends.
-  virtual void begin(std::uint64_t seq, Ready ready) = 0;
+  // `ready` when the session ends. Returns the number of the wait, 0 if `ready` was called at once.
+  virtual std::uint64_t begin(std::uint64_t seq, Ready ready) = 0;
+  // Ends the wait with this number, which is for `seq`: its `ready` is called with `why`. Has no
+  // effect if the wait has ended.
+  virtual void stop_waiting(std::uint64_t seq, std::uint64_t wait, core::Status why) = 0;
   // Copies the bytes from `offset` on to `into`.
   virtual core::Status read(std::uint64_t seq, std::uint64_t offset, std::span<char> into) = 0;
   virtual void end(std::uint64_t seq) = 0;

@@ -71,18 +71,30 @@ class FakeUploads final : public engine::Uploads {
   std::uint64_t last_ = 0;
 };
 
-// A download returns the contents of the upload with number `seq`.
+// A download returns the contents of the upload with number `seq`. Downloads from kWaits on wait
+// until they are stopped.
 class FakeDownloads final : public engine::Downloads {
  public:
   explicit FakeDownloads(const FakeUploads& uploads) : uploads_(uploads) {}
-  void begin(std::uint64_t seq, Ready ready) override {
+  std::uint64_t begin(std::uint64_t seq, Ready ready) override {
+    if (seq >= kWaits) {
+      waiting_ = std::move(ready);
+      return 1;
+    }
     const FakeUpload* const upload = uploads_.find(seq);
-    if (upload == nullptr) return ready(Status(Code::kNotFound, "download: no such fetch"));
+    if (upload == nullptr) {
+      ready(Status(Code::kNotFound, "download: no such fetch"));
+      return 0;
+    }
     engine::Fetched fetched;
     fetched.seq = seq;
     fetched.dtype = core::DType::kU8;
     fetched.shape = {static_cast<std::int64_t>(upload->size)};
     ready(std::move(fetched));
+    return 0;
+  }
+  void stop_waiting(std::uint64_t, std::uint64_t, Status why) override {
+    if (const Ready ready = std::exchange(waiting_, nullptr)) ready(std::move(why));
   }
   Status read(std::uint64_t seq, std::uint64_t offset, std::span<char> into) override {
     uploads_.find(seq)->bytes.copy(into.data(), into.size(), offset);
@@ -91,7 +103,9 @@ class FakeDownloads final : public engine::Downloads {
   void end(std::uint64_t) override {}
 
  private:
+  static constexpr std::uint64_t kWaits = 1000;
   const FakeUploads& uploads_;
+  Ready waiting_;
 };
 
 class FakeSession final : public engine::Session {

@@ -439,7 +439,7 @@ TEST_F(ServerTest, AHelloThatIsNotFollowedByRunEnds) {
   EXPECT_NE(status.error_message().find("no Run stream"), std::string::npos);
 }
 
-TEST_F(ServerTest, AnUploadWhoseChunkDoesNotComeEnds) {
+TEST_F(ServerTest, ATransferWhoseNextMessageDoesNotComeEnds) {
   Limits limits;
   limits.chunk_wait = 100ms;
   start(limits);
@@ -451,6 +451,11 @@ TEST_F(ServerTest, AnUploadWhoseChunkDoesNotComeEnds) {
   const grpc::Status status = stream->Finish();
   EXPECT_EQ(status.error_code(), StatusCode::DEADLINE_EXCEEDED);
   EXPECT_EQ(status.error_message(), "upload: no chunk came for 0 s");
+  v1::DownloadRequest request;
+  request.set_seq(1000);
+  const auto asking = client.context();
+  const grpc::Status none = client.stub->Download(asking.get(), request)->Finish();
+  EXPECT_EQ(none.error_message(), "download: no command came for 0 s");
   ASSERT_TRUE(client.send({constant()}));
   EXPECT_TRUE(client.progress().has_value());
 }

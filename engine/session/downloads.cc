@@ -109,9 +109,10 @@ bool Downloads::is_abandoned(std::uint64_t seq) const {
   return seq <= abandoned_upto_;
 }
 
-void Downloads::begin(std::uint64_t seq, Ready ready) {
+std::uint64_t Downloads::begin(std::uint64_t seq, Ready ready) {
   Status refused;
   engine::Fetched fetched;
+  std::uint64_t wait = 0;
   {
     core::MutexLock lock(mu_);
     auto found = downloads_.find(seq);
@@ -124,19 +125,37 @@ void Downloads::begin(std::uint64_t seq, Ready ready) {
       } else if (downloads_.size() >= kMax) {
         refused = Status(Code::kResourceExhausted, "download: too many are waiting");
       } else {
-        downloads_[seq].ready = std::move(ready);
-        return;
+        Download& download = downloads_[seq];
+        download.ready = std::move(ready);
+        return download.wait = ++waits_;
       }
     } else if (!found->second.bound) {
       std::swap(found->second.ready, ready);
+      wait = found->second.wait = ++waits_;
       refused =
           Status(Code::kCancelled, "download: replaced by a later download of the same value");
     } else {
       fetched = description_of(found->second.result);
     }
   }
-  if (!refused.ok()) return ready(std::move(refused));
-  ready(std::move(fetched));
+  if (refused.ok()) {
+    ready(std::move(fetched));
+  } else {
+    ready(std::move(refused));
+  }
+  return wait;
+}
+
+void Downloads::stop_waiting(std::uint64_t seq, std::uint64_t wait, Status why) {
+  Ready ready;
+  {
+    core::MutexLock lock(mu_);
+    const auto found = downloads_.find(seq);
+    if (found == downloads_.end() || !found->second.ready || found->second.wait != wait) return;
+    ready = std::move(found->second.ready);
+    downloads_.erase(found);
+  }
+  ready(std::move(why));
 }
 
 core::Result<runtime::FetchResult> Downloads::find(std::uint64_t seq) const {

@@ -26,7 +26,8 @@ class Downloads final : public engine::Downloads {
             const std::atomic<std::uint64_t>& accepted_upto)
       : back_(back), shares_(shares), accepted_upto_(accepted_upto) {}
 
-  void begin(std::uint64_t seq, Ready ready) override;
+  std::uint64_t begin(std::uint64_t seq, Ready ready) override;
+  void stop_waiting(std::uint64_t seq, std::uint64_t wait, core::Status why) override;
   core::Status read(std::uint64_t seq, std::uint64_t offset, std::span<char> into) override;
   void end(std::uint64_t seq) override;
   core::Result<engine::Shared> share(std::uint64_t seq) override;
@@ -50,7 +51,8 @@ class Downloads final : public engine::Downloads {
   struct Download {
     bool bound = false;  // its Fetch was executed
     runtime::FetchResult result;
-    Ready ready;  // called when the Fetch was executed
+    Ready ready;             // called when the Fetch was executed
+    std::uint64_t wait = 0;  // the number of the wait that `ready` ends
   };
 
   core::Result<runtime::FetchResult> find(std::uint64_t seq) const;
@@ -64,6 +66,7 @@ class Downloads final : public engine::Downloads {
   const std::atomic<std::uint64_t>& accepted_upto_;
   mutable core::Mutex mu_;
   std::uint64_t abandoned_upto_ TT_GUARDED_BY(mu_) = 0;
+  std::uint64_t waits_ TT_GUARDED_BY(mu_) = 0;  // number of the last wait
   std::map<std::uint64_t, Download> downloads_ TT_GUARDED_BY(mu_);
   // Fetches that the client has given up before they ran.
   std::set<std::uint64_t> given_up_ TT_GUARDED_BY(mu_);

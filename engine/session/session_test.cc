@@ -343,6 +343,32 @@ TEST(Session, DownloadsAreBoundAtTheirFetch) {
   EXPECT_EQ(ended.get_future().get(), Code::kCancelled);
 }
 
+TEST(Session, OnlyTheWaitThatIsNamedIsStopped) {
+  Daemon daemon;
+  Client client(daemon);
+  engine::Downloads& downloads = client.session->downloads();
+  std::vector<Code> ends;
+  const auto ready = [&](auto result) { ends.push_back(result.status().code()); };
+  const std::uint64_t first = downloads.begin(2, ready), second = downloads.begin(2, ready);
+  EXPECT_THAT(ends, ElementsAre(Code::kCancelled));  // The second wait has replaced the first one.
+  downloads.stop_waiting(2, first, core::Status(Code::kDeadlineExceeded, "late"));
+  EXPECT_EQ(ends.size(), 1u);
+  downloads.stop_waiting(2, second, core::Status(Code::kDeadlineExceeded, "late"));
+  downloads.stop_waiting(2, second, core::Status(Code::kDeadlineExceeded, "late"));
+  EXPECT_THAT(ends, ElementsAre(Code::kCancelled, Code::kDeadlineExceeded));
+  // Stopped waits take no room, and the value is kept for a later download.
+  for (int i = 0; i < 2000; ++i) {
+    const std::uint64_t wait = downloads.begin(1000 + i, [](auto) {});
+    ASSERT_NE(wait, 0u);
+    downloads.stop_waiting(1000 + i, wait, core::Status(Code::kDeadlineExceeded, "late"));
+  }
+  const HandleId x = client.constant({2}, {1, 2});
+  client.add(program::Fetch{x, true});  // command 2
+  client.synchronize();
+  EXPECT_EQ(downloads.begin(2, ready), 0u);
+  EXPECT_EQ(ends.back(), Code::kOk);
+}
+
 TEST(Session, AValueThatIsGivenUpWhileADownloadWaitsIsNotKept) {
   Daemon daemon;
   Client client(daemon);

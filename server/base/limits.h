@@ -66,8 +66,10 @@ struct Limits {
   // Time after which a session without a client leaves its groups, so that other ranks do not wait
   // for it.
   std::chrono::milliseconds rank_grace{30'000};
-  // Maximum time that an upload waits for its next chunk. A chunk has at most `chunk_bytes`, which
-  // a connection of 20 kB/s transfers in that time.
+  // Maximum time that an upload waits for its next chunk, and that a download of a command that has
+  // not arrived waits for the next command of an attached client all of whose commands have run.
+  // A chunk has at most `chunk_bytes` and a frame at most `frame.bytes`, which a connection of 20
+  // kB/s transfers in that time.
   std::chrono::milliseconds chunk_wait{60'000};
   std::chrono::milliseconds attach{15'000};  // Maximum time from Hello to Run.
   // Maximum time that a session outlives its stream and its last command. 0 means that it ends with

@@ -53,8 +53,8 @@ Status Moves::may_come(const std::string& peer, const v1::PeerOffer& offer) {
   if (!files_) {
     return Status(
         Code::kFailedPrecondition,
-        "it does not save sessions: it has no state directory of its own, or was started with "
-        "--restart 0 or --lease 0");
+        "it does not save sessions: it has no state directory of its own that it can write, or "
+        "was started with --restart 0 or --lease 0");
   }
   if (is_later(offer.version(), options_.version)) {
     return Status(Code::kFailedPrecondition, "it is of version " + options_.version +

@@ -231,4 +231,10 @@ std::uint64_t Outbox::completed_upto() const {
   return completed_;
 }
 
+core::Clock::time_point Outbox::idle_since() const {
+  MutexLock lock(mutex_);
+  const bool told = told_.completed == received_ && !send_on_attach_;
+  return told ? told_.at : core::Clock::time_point{};
+}
+
 }  // namespace teletensor::server

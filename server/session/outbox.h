@@ -88,6 +88,9 @@ class Outbox {
 
   std::uint64_t received_upto() const;
   std::uint64_t completed_upto() const;
+  // The time since which the client has been told that all its commands have run, and has sent no
+  // further one. The epoch if commands run or if the client is still to be told.
+  core::Clock::time_point idle_since() const;
   // Approximate memory of all reports that the client has not read or not acknowledged, in bytes.
   std::uint64_t bytes() const;
 

@@ -98,8 +98,8 @@ Status Recovery::refusal(const Lease& lease) const {
   if (!on()) {
     return Status(
         Code::kFailedPrecondition,
-        "this daemon does not save sessions: it has no state directory of its own, or was "
-        "started with --restart 0 or --lease 0");
+        "this daemon does not save sessions: it has no state directory of its own that it "
+        "can write, or was started with --restart 0 or --lease 0");
   }
   if (!lease.client.survives()) {
     return Status(

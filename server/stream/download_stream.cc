@@ -39,18 +39,27 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     finish(Status(Code::kCancelled, "download: the connection was lost"));
   }
   void OnDone() noexcept override {
-    // Otherwise the client reports when it has all of the value; until then it may ask for the
-    // missing part again.
     if (lease_ && !lease_->client.survives()) {
       (void)lease_->with_session([&](engine::Session& session) {
         session.downloads().end(asked_.seq);
         return Status();
       });
+    } else {
+      // The client reports when it has all of the value; until then it may ask for the missing part
+      // again.
+      stop_waiting(Status(Code::kCancelled, "download: the call has ended"));
     }
     self_.reset();
   }
 
   void lease_ended(const Ending& ending) override { finish(ending.status); }
+  void end_if_silent(std::chrono::milliseconds most) override {
+    {
+      MutexLock lock(mutex_);
+      if (wait_ == 0 || ready_ || Clock::now() - began_ <= most) return;
+    }
+    if (lacks_command(*lease_, asked_.seq, most)) stop_waiting(no_command_came(most));
+  }
   void abandon() override {
     {
       MutexLock lock(mutex_);
@@ -66,9 +75,25 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     lease_ = std::move(lease);
     const auto self = shared_from_this();
     return lease_->with_session([&](engine::Session& session) {
-      session.downloads().begin(asked_.seq, [self](core::Result<engine::Fetched> fetched) {
-        self->ready(std::move(fetched));
-      });
+      const std::uint64_t wait = session.downloads().begin(
+          asked_.seq,
+          [self](core::Result<engine::Fetched> fetched) { self->ready(std::move(fetched)); });
+      MutexLock lock(mutex_);
+      wait_ = wait;
+      return Status();
+    });
+  }
+
+  // Ends the wait for the value, if there is one, so that ready() is called with `why`.
+  void stop_waiting(const Status& why) {
+    std::uint64_t wait = 0;
+    {
+      MutexLock lock(mutex_);
+      wait = std::exchange(wait_, 0);
+    }
+    if (wait == 0) return;
+    (void)lease_->with_session([&](engine::Session& session) {
+      session.downloads().stop_waiting(asked_.seq, wait, why);
       return Status();
     });
   }
@@ -194,7 +219,11 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   wire::DownloadAsked asked_;  // The request; constant after start().
   grpc::ByteBuffer chunk_;     // Buffer of the write in progress.
 
+  const Clock::time_point began_ = Clock::now();
+
   mutable core::Mutex mutex_;
+  // Number of the engine's wait for the value. 0 if there is none.
+  std::uint64_t wait_ TT_GUARDED_BY(mutex_) = 0;
   wire::DownloadHeader header_ TT_GUARDED_BY(mutex_);  // Header of the next chunk.
   bool ready_ TT_GUARDED_BY(mutex_) = false;
   bool writing_ TT_GUARDED_BY(mutex_) = false;

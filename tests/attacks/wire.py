@@ -3,11 +3,14 @@ the middle, and asserts what must hold."""
 
 import gzip
 import random
+import re
 import struct
+import tempfile
 
 import grpc
-from support.http2 import HEADERS, Peer, message, request
-from support.raw import ADMIN, SERVICE, Raw, metadata, nothing
+from support.daemon import wait_until
+from support.http2 import END_STREAM, HEADERS, Peer, message, request
+from support.raw import ADMIN, SERVICE, Raw, messages, metadata, nothing
 
 INVALID, FAILED = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
 FULL, DENIED = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.PERMISSION_DENIED
@@ -47,6 +50,30 @@ def hellos(daemon, served):
                       metadata(reply.token))
 
 
+def named_sockets(daemon, served):
+    """Peers whose own sockets have names with line breaks, quotes and control characters say a wrong Hello, which
+    the log reports with the name of the socket. The log keeps its lines, and the name is encoded."""
+    body = message(messages()[0].HelloRequest(protocol_min=2**31, protocol_max=2**31).SerializeToString())
+    lines = len(daemon.lines)
+    names = ('a\nevent=forged x="', 'b" event="forged', "c\x1b[31m\r\\")
+
+    def refused():
+        return [line for line in daemon.lines[lines:] if "event=hello_refused" in line]
+
+    with tempfile.TemporaryDirectory(prefix="tt-") as folder:
+        for i, name in enumerate(names):
+            with Peer(daemon.unix, source=f"{folder}/{name}") as peer:
+                peer.call(1, request(SERVICE + "Hello"))
+                peer.send(0, END_STREAM, 1, body)
+                wait_until(lambda i=i: len(refused()) > i, what="the Hello is refused")
+    served()
+    assert len(refused()) == len(names)
+    for line, first in zip(refused(), ("a%0A", "b%22", "c%1B"), strict=True):
+        assert first in re.search(r'peer="([^"]*)"', line)[1], line
+    for line in daemon.lines[lines:]:
+        assert line.startswith("time=") and " event=forged" not in line and "\x1b" not in line, line
+
+
 def frames(daemon, served):
     """Frames with numbers at their limits, 20,000 empty frames, results without number, and random bytes.
     Each costs its own session at most."""
@@ -78,7 +105,7 @@ def frames(daemon, served):
 def transfers(daemon, served):
     """Uploads of 2^40 to 2^64 - 1 bytes, on devices and at places that are not there, and downloads of
     nothing. Each upload is refused before anything is allocated, and each download waits for its command, at
-    most until the session ends."""
+    most until the session ends or the client has sent no command for a minute."""
     with Raw(daemon.unix) as raw:
         session = raw.session()
         used = raw.used()
@@ -180,4 +207,4 @@ def names_and_sites(daemon, served):
         served()
 
 
-ATTACKS = (hellos, frames, transfers, attaches, rights, authorizations, compressed, names_and_sites)
+ATTACKS = (hellos, named_sockets, frames, transfers, attaches, rights, authorizations, compressed, names_and_sites)

@@ -38,6 +38,7 @@ COVERED = {
     "training through a relay that cuts": "chaos/test_cut_everywhere.py::test_cut_everywhere",
     "kill -9 in training": "chaos/test_crashes.py::test_the_daemon_is_killed_a_hundred_times",
     "a disk without room": "e2e/test_full_disk.py::test_a_snapshot_that_does_not_fit_leaves_the_older_one",
+    "a state directory that cannot be written": "e2e/test_full_disk.py::test_a_state_directory_that_cannot_be_written",
     "64 descriptors": "e2e/test_faults.py::test_no_more_descriptors",
     "a limit of address space": "e2e/test_faults.py::test_the_system_has_no_memory",
     "calendar jumps": "e2e/test_clock.py::test_what_is_to_end_ends",

@@ -1,6 +1,7 @@
 """The disk is full, fails or is slow: only data that cannot be written is lost, and everything continues
 once there is room."""
 
+import os
 import subprocess
 import sys
 
@@ -258,3 +259,26 @@ def test_kernels_that_cannot_be_kept_are_compiled_again(start_daemon, tt, disk):
     daemon.restart()
     assert compute() == wanted
     wait_until(lambda: list(kernels.glob("*.kernel")), what="kernels on the disk")
+
+
+def test_a_state_directory_that_cannot_be_written(start_daemon, tt, tmp_path):
+    """The daemon starts, says that it keeps no sessions, and computes. Snapshots and tokens are refused with
+    the reason."""
+    state = tmp_path / "state"
+    state.mkdir(mode=0o500)
+    # without these rights the modes of files apply to root as well
+    under = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.getuid() == 0 else ()
+    daemon = start_daemon("--state-dir", str(state), "--restart", "60", "--http", "127.0.0.1:0", under=under)
+    assert "event=no_snapshots" in daemon.log and "Permission denied" in daemon.log
+    with tt.connect(daemon.unix, name="exp").as_current() as s:
+        x = tt.arange(1000)
+        s.keep("x", x)
+        assert x.sum().item() == 499_500
+        with pytest.raises(RuntimeError, match="no state directory of its own that it can write"):
+            s.snapshot()
+        made = subprocess.run([sys.executable, "-m", "teletensor.cli", "token", "create", "alice", "--address",
+                               daemon.unix], capture_output=True, text=True, timeout=60)
+        assert made.returncode == 1 and "Permission denied" in made.stderr, made.stderr
+        assert (x + 1).sum().item() == 500_500
+        s.close()
+    assert not list(state.iterdir())

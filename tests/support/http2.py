@@ -50,11 +50,13 @@ def message(body, declared=None, compressed=False):
 class Peer:
     """A connection. `seen` counts the types of the frames that were received, and `codes` contains the error
     codes of streams and of the connection. A write to a connection that the peer has closed does nothing:
-    check `closed`."""
+    check `closed`. `source`: its own address, or the path of its own UNIX socket."""
 
     def __init__(self, address, context=None, settings=b"", acks=True, source=None):
         if address.startswith("unix:"):
             self.socket = socket.socket(socket.AF_UNIX)
+            if source:
+                self.socket.bind(source)
             self.socket.connect(address.removeprefix("unix:"))
         else:
             host, port = address.removeprefix("tls://").rsplit(":", 1)

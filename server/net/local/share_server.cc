@@ -158,6 +158,7 @@ void ShareServer::watch() {
     if (Clock::now() - looked > std::chrono::milliseconds(kTickMs)) {
       looked = Clock::now();
       end_silent();
+      end_takes();
     }
   }
 }
@@ -208,6 +209,24 @@ void ShareServer::end_silent() {
     if (Clock::now() - connection->since > most) silent.push_back(connection);
   }
   for (const ConnectionRef& connection : silent) drop(connection);
+}
+
+void ShareServer::end_takes() {
+  const std::chrono::milliseconds most = leases_.limits().chunk_wait;
+  std::vector<Take> late;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [connection, take] : takes_) {
+      if (Clock::now() - take.since > most) late.push_back(take);
+    }
+  }
+  for (const Take& take : late) {
+    if (!lacks_command(*take.lease, take.seq, most)) continue;
+    (void)take.lease->with_session([&](engine::Session& session) {
+      session.downloads().stop_waiting(take.seq, take.wait, no_command_came(most));
+      return Status();
+    });
+  }
 }
 
 ShareServer::Heard ShareServer::hear(Connection& connection, wire::ShareRequest& request) {
@@ -366,6 +385,10 @@ void ShareServer::run(const ConnectionRef& connection, const LeaseRef& lease,
 void ShareServer::take(const ConnectionRef& connection, const LeaseRef& lease, std::uint64_t seq,
                        bool gpu) {
   const auto shared = [this, connection, lease, seq, gpu](Status status) {
+    {
+      MutexLock lock(mutex_);
+      takes_.erase(connection.get());
+    }
     wire::ShareReply reply;
     if (!status.ok()) return answer(connection, status, reply);
     const Result<engine::Shared> share =
@@ -381,12 +404,20 @@ void ShareServer::take(const ConnectionRef& connection, const LeaseRef& lease, s
     reply.bytes = share->bytes;
     answer(connection, {}, reply, share->descriptor);
   };
+  {
+    MutexLock lock(mutex_);
+    takes_[connection.get()] = {lease, seq};
+  }
   const Status begun = lease->with_session([&](engine::Session& session) {
     // The callback may run in a lane, which must not copy shared memory itself.
-    session.downloads().begin(seq, [this, shared](const Result<engine::Fetched>& fetched) {
-      Status status = fetched.ok() ? fetched->status : fetched.status();
-      give([shared, status = std::move(status)] { shared(status); });
-    });
+    const std::uint64_t wait =
+        session.downloads().begin(seq, [this, shared](const Result<engine::Fetched>& fetched) {
+          Status status = fetched.ok() ? fetched->status : fetched.status();
+          give([shared, status = std::move(status)] { shared(status); });
+        });
+    MutexLock lock(mutex_);
+    const auto found = takes_.find(connection.get());  // None if the answer has been given.
+    if (found != takes_.end()) found->second.wait = wait;
     return Status();
   });
   if (!begun.ok()) shared(begun);

@@ -50,6 +50,13 @@ class ShareServer {
     bool broken = false;
   };
   using ConnectionRef = std::shared_ptr<Connection>;
+  // A connection's wait for the value of command `seq`.
+  struct Take {
+    LeaseRef lease;
+    std::uint64_t seq = 0;
+    std::uint64_t wait = 0;  // Number of the engine's wait. 0 until it has begun.
+    Clock::time_point since = Clock::now();
+  };
 
   enum class Heard { kNotYet, kRequest, kEnd };
 
@@ -65,6 +72,8 @@ class ShareServer {
   void look_at(const ConnectionRef& connection);
   void drop(const ConnectionRef& connection);
   void end_silent();
+  // Ends the waits for commands that have not come in time.
+  void end_takes();
   void arm(const Connection& connection, bool add);
 
   // ---- functions of the worker threads
@@ -97,6 +106,7 @@ class ShareServer {
   core::Mutex mutex_;
   core::CondVar changed_;
   std::deque<std::function<void()>> jobs_ TT_GUARDED_BY(mutex_);
+  std::map<const Connection*, Take> takes_ TT_GUARDED_BY(mutex_);
   // Connections whose job has ended; they return to the watcher.
   std::vector<ConnectionRef> done_ TT_GUARDED_BY(mutex_);
   bool stop_ TT_GUARDED_BY(mutex_) = false;

@@ -25,6 +25,17 @@ constexpr std::size_t kKeptTensors = 500;
 
 }  // namespace
 
+bool lacks_command(const Lease& lease, std::uint64_t seq, std::chrono::milliseconds most) {
+  const Clock::time_point since = lease.outbox().idle_since();
+  return seq > lease.outbox().received_upto() && since != Clock::time_point{} &&
+         Clock::now() - since > most && lease.streams().attached();
+}
+
+Status no_command_came(std::chrono::milliseconds waited) {
+  return Status(Code::kDeadlineExceeded,
+                "download: no command came for " + std::to_string(waited.count() / 1000) + " s");
+}
+
 std::string make_token() { return random_hex(16); }
 
 Lease::Lease(Leases* table, std::string token, std::string ticket, ClientInfo client,

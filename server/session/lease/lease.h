@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -137,5 +138,11 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   HeldSession held_;  // Declared last, because the session reports to the other members.
 };
 using LeaseRef = std::shared_ptr<Lease>;
+
+// Returns true if command `seq` has not come although the client could have sent it for longer than
+// `most`: it is attached, it knows that all its commands have run, and it has sent no further one.
+bool lacks_command(const Lease& lease, std::uint64_t seq, std::chrono::milliseconds most);
+// The error of a download whose command has not come for this time.
+core::Status no_command_came(std::chrono::milliseconds waited);
 
 }  // namespace teletensor::server

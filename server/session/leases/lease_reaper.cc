@@ -45,7 +45,7 @@ class IdleMemory {
   std::size_t heap_free_ = 0;  // Free bytes of the heap at the last call.
 };
 
-// Ends the uploads of a lease whose next chunk has not come in time.
+// Ends the uploads and downloads of a lease whose next chunk or command has not come in time.
 void end_silent_calls(const Lease& lease, const Limits& limits) {
   for (const std::shared_ptr<LeaseCall>& call : lease.streams().calls()) {
     call->end_if_silent(limits.chunk_wait);

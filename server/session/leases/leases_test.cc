@@ -83,6 +83,33 @@ TEST_F(LeasesTest, AFrameOfTheClientBeforeDoesNotReachASessionOnItsWayToTheNext)
   EXPECT_EQ(books.get(&testing::Books::commands), 2u);
 }
 
+TEST_F(LeasesTest, ACommandIsLackingOnlyIfTheClientCouldHaveSentIt) {
+  const LeaseRef lease = *leases.open(client_of("n"));
+  const std::chrono::milliseconds at_once(0);
+  EXPECT_FALSE(lacks_command(*lease, 9, at_once));  // There is no Run stream.
+  const auto stream = std::make_shared<Stream>();
+  ASSERT_TRUE(lease->streams().join(stream, 1).ok());
+  EXPECT_TRUE(testing::eventually([&] { return lacks_command(*lease, 9, at_once); }));
+  EXPECT_FALSE(lacks_command(*lease, 9, testing::kHang));
+  ASSERT_TRUE(lease->submit(stream.get(), frame_of(1)).ok());
+  EXPECT_FALSE(lacks_command(*lease, 9, at_once));  // The client does not know that it has run.
+  while (lease->outbox().take(1)) continue;
+  EXPECT_TRUE(testing::eventually([&] { return lacks_command(*lease, 9, at_once); }));
+  EXPECT_FALSE(lacks_command(*lease, 9, testing::kHang));
+  EXPECT_FALSE(lacks_command(*lease, 1, at_once));  // It was received.
+  {
+    core::MutexLock lock(books.mutex);
+    books.hold_done = true;
+  }
+  ASSERT_TRUE(lease->submit(stream.get(), frame_of(2)).ok());
+  EXPECT_FALSE(lacks_command(*lease, 9, at_once));  // Command 2 has not run.
+  lease->on_completed(2);
+  while (lease->outbox().take(1)) continue;
+  EXPECT_TRUE(testing::eventually([&] { return lacks_command(*lease, 9, at_once); }));
+  lease->streams().detach(stream.get());
+  EXPECT_FALSE(lacks_command(*lease, 9, at_once));  // The client may be on its way back.
+}
+
 TEST_F(LeasesTest, ANameWhoseSessionArrivesFromAPeerIsUnavailable) {
   const ClientInfo client = client_of("n");
   ASSERT_TRUE(leases.moved_sessions().expect("token", client.user, "n"));
