@@ -116,6 +116,9 @@ def _ordered(items: Any, versions: Any) -> OrderedDict[Any, Any]:
 def _entry(value: Any, path: str) -> Entry:
     """The entry to be written for a tensor, for one in another file, or for a NumPy array."""
     if isinstance(value, Tensor):
+        if value.is_meta:
+            raise TypeError(f"save: {path or 'the object'} is a tensor of the device meta, which has no "
+                            "values")
         shape = tuple(int(size) for size in value.shape)
         return Entry(value.dtype.name, shape, lambda: array_of(value)[1])
     if isinstance(value, np.ndarray):

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from .._sessions.session import current_session
 from .convert import _download, _send, resolve_device, tensor
 from .tensor import Tensor
 
@@ -54,6 +53,5 @@ def array_of(t: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
 def tensor_of(name: str, array: np.ndarray[Any, Any], device: Any = None) -> Tensor:
     """Returns the tensor of dtype `name` with the values of `array`: the inverse of array_of."""
     if name == "bfloat16":
-        session = current_session()
-        return _send(session, array, resolve_device(session, device), _core.bfloat16)
+        return _send(None, array, resolve_device(device), _core.bfloat16)
     return tensor(array, device=device)
