@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import os
 import pickle
 import subprocess
@@ -9,6 +10,7 @@ import sys
 
 import numpy as np
 import pytest
+from teletensor.jit import script as tt_script
 
 NO_DATA = "Cannot copy out of meta tensor; no data!"
 
@@ -206,10 +208,31 @@ def test_copies_pickles_and_files(tt):
         assert (y.stride(), y.shape, y.tag) == ((1, 4), (4, 3), "kept")
     finally:
         tt.allow_pickle(False)
+
+
+def through_file(tt, obj, **options):
     file = io.BytesIO()
-    tt.save(tt.nn.Linear(2, 3).state_dict(), file)
+    tt.save(obj, file)
     file.seek(0)
-    assert all(value.is_meta for value in tt.load(file, map_location="meta").values())
+    return tt.load(file, **options)
+
+
+def test_files(tt):
+    assert all(x.is_meta for x in through_file(tt, tt.nn.Linear(2, 3).state_dict(), map_location="meta").values())
+    state = tt.nn.BatchNorm1d(3, device="meta").double().state_dict()
+    loaded = through_file(tt, state, map_location="cpu")
+    assert list(loaded) == list(state) and loaded._metadata == state._metadata
+    for name, x in loaded.items():
+        assert x.is_meta and (x.shape, x.dtype) == (state[name].shape, state[name].dtype)
+    mixed = through_file(tt, {"a": [tt.ones(3, 4, device="meta").t(), tt.ones(2)], "b": 3})
+    assert mixed["a"][0].stride() == (1, 4) and mixed["a"][1].tolist() == [1, 1] and mixed["b"] == 3
+    assert through_file(tt, tt.empty(0, 3, device="meta").half()).shape == (0, 3)
+    for wrong in ([[7], [1]], ["float3", [7], [1]], ["float32", [7], [2e3]], ["float32", [-7], [1]],
+                  ["float32", [7], [1, 1]], ["float32", [2, 1 << 60], [2, 1]], ["float32", [2], [1 << 60]],
+                  ["float32", [1] * 13, [1] * 13]):
+        header = json.dumps({"__metadata__": {"teletensor.tree": json.dumps({"$meta": wrong})}}).encode()
+        with pytest.raises(ValueError, match="tree in the metadata is damaged|shape or strides that no tensor"):
+            tt.load(io.BytesIO(len(header).to_bytes(8, "little") + header))
 
 
 @pytest.fixture
@@ -279,6 +302,48 @@ def test_skip_init_and_init(tt):
                  init.orthogonal_, init.kaiming_normal_, init.trunc_normal_, lambda t: init.constant_(t, 2),
                  lambda t: init.sparse_(t, 0.1)):
         assert fill(x) is x and x.shape == (4, 4)
+
+
+def test_lazy_modules(tt):
+    x = tt.ones(3, 4)
+    made = tt.nn.LazyLinear(2, device="meta")
+    assert made(x.to("meta")).shape == (3, 2) and made.weight.is_meta
+    assert tt.nn.LazyLinear(2).to("meta")(x.to("meta")).is_meta
+    assert tt.nn.LazyLinear(2, device="meta").to_empty(device="cpu")(x).shape == (3, 2)
+    norm = tt.nn.Sequential(tt.nn.LazyBatchNorm1d(device="meta")).to_empty(device="cpu").double()
+    assert norm(x.double()).dtype == tt.float64 and norm[0].running_mean.shape == (4,)
+
+
+@tt_script
+def scripted(x):
+    if x.size(0) > 2:
+        return x * 2
+    return x
+
+
+def test_captured_functions_run_as_they_are(tt):
+    meta, real, net = tt.ones(3, 4, device="meta"), tt.ones(3, 4), tt.nn.Linear(4, 2, device="meta")
+    captured = tt.compile(lambda x: (x * 2).sum(0))
+    assert captured(meta).is_meta and captured(real).tolist() == [6] * 4 and captured(meta).is_meta
+    assert tt.jit.trace(lambda x: x.sin(), (meta,))(meta).is_meta
+    assert scripted(meta).is_meta and scripted(real).sum().item() == 24 and scripted(meta).shape == (3, 4)
+    optimizer = tt.optim.AdamW(net.parameters())
+
+    @tt.compile
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    assert all(step(meta).is_meta for _ in range(4)) and net.weight.grad.is_meta
+
+
+def test_gradients_cannot_be_streamed(tt):
+    x = tt.ones(3, device="meta", requires_grad=True)
+    with pytest.raises(NotImplementedError, match=NO_DATA):
+        list((x * 2).sum().backward_stream([x]))
 
 
 def test_transforms(tt):

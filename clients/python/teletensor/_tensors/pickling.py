@@ -56,11 +56,10 @@ def by_value(tensor: Tensor, requires_grad: bool) -> tuple[Any, ...]:
 
 def _made_without_data(kind: type[Tensor], dtype: str, shape: tuple[int, ...], stride: tuple[int, ...],
                        requires_grad: bool) -> Tensor:
-    from .. import _api as tt
+    from .arrays import without_data
     from .tensor import of_type
 
-    own = tt.empty_strided(shape, stride, dtype=getattr(_core, dtype), device="meta")
-    return of_type(kind, own, requires_grad)
+    return of_type(kind, without_data(dtype, shape, stride), requires_grad)
 
 
 def _made(kind: type[Tensor], dtype: str, values: Any, device: _core.device, requires_grad: bool) -> Tensor:

@@ -161,6 +161,8 @@ def backward_stream(tensor: Tensor, params: Any, gradient: Tensor | None = None,
     """
     from .._sessions.session import owner_of
 
+    if tensor.is_meta:
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")
     if hasattr(params, "named_parameters"):
         named = list(params.named_parameters())
     elif isinstance(params, dict):

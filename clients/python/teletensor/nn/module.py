@@ -16,7 +16,7 @@ from .._tensors.tensor import Tensor
 from ._hooks import Hooks, RemovableHandle, every
 from ._private_names import PrivateNames
 from ._state import IncompatibleKeys, StateHooks, load_own, load_state, save_own, save_state
-from .parameter import Buffer, Parameter
+from .parameter import Buffer, Parameter, UninitializedTensorMixin
 
 __all__ = ["Module"]
 
@@ -409,8 +409,7 @@ class Module(PrivateNames):
                     continue
                 gradient = parameter.grad
                 if changed.is_meta != parameter.is_meta:
-                    parameter = Parameter(changed, parameter.requires_grad)
-                    own[name] = parameter
+                    own[name] = parameter = _replaced(parameter, changed)
                 else:
                     _stays(parameter, changed)
                     parameter.grad = None
@@ -421,7 +420,7 @@ class Module(PrivateNames):
                 if own[name] is not None:
                     changed = fn(own[name])
                     _stays(own[name], changed)
-                    own[name] = changed
+                    own[name] = _replaced(own[name], changed)
         return self
 
     @overload
@@ -674,6 +673,13 @@ class Module(PrivateNames):
         elif head or below:
             text += "\n  " + "\n  ".join(itertools.chain(head, below)) + "\n"
         return text + ")"
+
+
+def _replaced(tensor: Tensor, changed: Tensor) -> Tensor:
+    """The parameter or buffer that takes the place of `tensor`, with the contents of `changed`."""
+    if isinstance(tensor, UninitializedTensorMixin) and changed is not tensor:
+        return type(tensor)(tensor.requires_grad, changed.device, changed.dtype)
+    return Parameter(changed, tensor.requires_grad) if isinstance(tensor, Parameter) else changed
 
 
 def _stays(tensor: Tensor, changed: Tensor) -> None:
