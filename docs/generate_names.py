@@ -40,7 +40,7 @@ SKIPPED_PREFIXES = (
     "quantized_", "sparse_", "hsmm", "Storage", "to_mkldnn", "is_mkldnn", "int_repr", "dequantize",
     "is_sparse", "ccol_", "crow_", "col_indices", "row_indices", "coalesce", "is_coalesced",
     "values", "indices", "dense_dim", "is_xla", "is_xpu", "is_mps", "is_maia", "is_ipu", "is_mtia",
-    "is_vulkan", "is_meta", "is_nested", "is_quantized", "to_sparse", "to_dense", "to_padded",
+    "is_vulkan", "is_nested", "is_quantized", "to_sparse", "to_dense", "to_padded",
     "rename", "refine_names", "align_", "has_names", "names", "module_load", "jiterator",
 )  # fmt: skip
 

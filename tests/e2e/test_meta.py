@@ -155,10 +155,14 @@ def test_tensors_of_two_devices(tt):
                        (lambda: meta.add_(real), "meta and cpu"), (lambda: real.add_(meta), "cpu and meta"),
                        (lambda: real[tt.tensor([0], device="meta")], "cpu and meta"),
                        (lambda: tt.where(meta > 0, real, number), "meta and cpu"),
+                       (lambda: tt.func.jvp(lambda x: x * 2, (meta,), (real,)), "meta and cpu"),
+                       (lambda: tt.vmap(lambda x: x + meta[0])(real), "cpu and meta"),
                        (lambda: meta.sum(0).requires_grad_().backward(real[0]), "meta and cpu")):
         with pytest.raises(RuntimeError, match=f"same device, but found at least two devices, {named}!"):
             use()
     assert real.sum().item() == 12 and number.item() == 2
+    with pytest.raises(RuntimeError, match="an output is on the device meta and an input on cpu"):
+        tt.autograd.grad(meta.clone().requires_grad_().sum(), tt.ones(2, requires_grad=True))
     # numbers on the CPU
     for result in (meta + number, number * meta, meta.add_(number), tt.where(meta > 0, number, 1.0),
                    tt.lerp(meta, meta, number), meta.clamp(number)):
@@ -344,6 +348,29 @@ def test_gradients_cannot_be_streamed(tt):
     x = tt.ones(3, device="meta", requires_grad=True)
     with pytest.raises(NotImplementedError, match=NO_DATA):
         list((x * 2).sum().backward_stream([x]))
+
+
+def test_autocast_leaves_them(tt):
+    x = tt.ones(3, 3, device="meta")
+    with tt.autocast("cpu", tt.bfloat16):
+        assert (x @ x).dtype == tt.float32 and (tt.ones(3, 3) @ tt.ones(3, 3)).dtype == tt.bfloat16
+
+
+def test_functions_and_checkpoints(tt):
+    class Scaled(tt.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0]
+
+    x = tt.ones(3, 4, device="meta", requires_grad=True)
+    Scaled.apply(x).sum().backward()
+    tt.utils.checkpoint.checkpoint(lambda x: (x @ x.t()).relu(), x, use_reentrant=False).sum().backward()
+    assert x.grad.is_meta and x.grad.shape == (3, 4)
 
 
 def test_transforms(tt):
