@@ -28,6 +28,8 @@ tt.optim.AdamW(net.parameters()).step()
 print(out.shape, net[0].weight.grad.shape, tt.zeros(1 << 30, 1 << 20, device="meta").numel() == 1 << 50)
 print(tt.tensor([[1, 2]], device="meta"), open_session())
 tt.set_default_device("meta")
+with tt.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+    tt.ones(3, requires_grad=True).exp().sum().backward()
 print(tt.arange(3), open_session())
 """
     environment = {**os.environ, "TELETENSOR_ADDRESS": "127.0.0.1:1"}
@@ -371,6 +373,25 @@ def test_functions_and_checkpoints(tt):
     Scaled.apply(x).sum().backward()
     tt.utils.checkpoint.checkpoint(lambda x: (x @ x.t()).relu(), x, use_reentrant=False).sum().backward()
     assert x.grad.is_meta and x.grad.shape == (3, 4)
+    seen = []
+    with tt.autograd.graph.saved_tensors_hooks(lambda t: (seen.append(t.device.type), t)[1], lambda t: t):
+        total = (x * x).sum()
+        (tt.ones(2, requires_grad=True) * 2).exp()
+    (x * x).sum()
+    total.backward()
+    assert seen == ["meta", "meta", "cpu"]
+    with tt.autograd.graph.save_on_cpu(), pytest.raises(NotImplementedError, match=NO_DATA):
+        (x * x).sum()
+
+
+def test_parameters_without_data_are_not_sharded(start_daemon, tt, tmp_path):
+    with tt.connect(start_daemon().unix):
+        tt.distributed.init_process_group(init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+        try:
+            with pytest.raises(NotImplementedError, match="parameter weight is on the device meta.*to_empty"):
+                tt.distributed.fsdp.fully_shard(tt.nn.Linear(2, 2, device="meta"))
+        finally:
+            tt.distributed.destroy_process_group()
 
 
 def test_transforms(tt):
