@@ -40,7 +40,7 @@ SKIPPED_PREFIXES = (
     "Sym", "sym_", "cudnn_", "miopen_", "mkldnn_", "fbgemm_", "quantize", "q_", "fake_quant",
     "quantized_", "Storage", "to_mkldnn", "is_mkldnn", "int_repr", "dequantize",
     "sparse_resize_", "resize_as_sparse_", "is_xla", "is_xpu", "is_mps", "is_maia", "is_ipu", "is_mtia",
-    "is_vulkan", "is_meta", "is_nested", "is_quantized", "to_padded",
+    "is_vulkan", "is_nested", "is_quantized", "to_padded",
     "rename", "refine_names", "align_", "has_names", "names", "module_load", "jiterator",
 )  # fmt: skip
 

@@ -52,6 +52,7 @@ Status raise_shortage(Session& session, std::uint64_t most) {
 Status nameable(const autograd::Graph& graph, const Handle& h) {
   if (h.id == 0) return outside_its_vmap();
   if (h.graph() == &graph) return {};
+  if (h.layout.device.kind == core::DeviceKind::kMeta) return no_data();
   return core::invalid(
       "a tensor of another session cannot be used here; copy it into this session: with "
       "session.as_current(): y = teletensor.tensor(x.numpy())");
@@ -76,6 +77,7 @@ Session::Session(const SessionLimits& limits)
         if (stream_.holds_releases()) tick();
       }) {
   graph_.largest_result = limits.quota;
+  if (limits.meta) value_reads_.set_most(0);
   graph_.on_death = [this](program::HandleId id) {
     releases_.push_back(id);
     stream_.hold_releases();
@@ -467,6 +469,7 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
             "bool(), "
             "print): return it, or use tensor operations (tt.where) or tt.jit.script instead"));
   }
+  if (limits_.meta) return no_data();
   if (following) TT_RETURN_IF_ERROR(before_use(h, false));
   {
     const AwaitsValue awaits;

@@ -40,6 +40,11 @@ inline core::Status outside_its_vmap() {
   return core::invalid("a tensor inside vmap, or of a vmap that has ended, cannot be used here");
 }
 
+// The error of an operation that needs the values of tensors of the device meta.
+inline core::Status no_data() {
+  return {core::Code::kUnimplemented, "Cannot copy out of meta tensor; no data!"};
+}
+
 // Returns an error if no command of the session with this graph can name the tensor.
 core::Status nameable(const autograd::Graph& graph, const autograd::Handle& h);
 
@@ -137,7 +142,7 @@ class Session : public autograd::Issuer, public ClientHooks {
   // Defines a program in the daemon and returns its number.
   core::Result<std::uint64_t> define(const program::Program& program);
   ProgramTable& programs() { return programs_; }
-  // Creates a handle without a command, for sessions that are not connected to a daemon.
+  // Creates a handle without a command. Precondition: the session is not connected to a daemon.
   HandleRef stand_in(const core::Layout& layout) {
     HandleRef h = graph_.adopt(layout, nullptr);
     give_id(*h);

@@ -101,6 +101,8 @@ std::string to_string(Device device) {
       return "cuda:" + std::to_string(device.index);
     case DeviceKind::kSim:
       return "sim:" + std::to_string(device.index);
+    case DeviceKind::kMeta:
+      return "meta";
   }
   return "unknown";
 }

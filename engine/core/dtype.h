@@ -126,7 +126,10 @@ DType promote(DType a, DType b);
 // be higher. Any two integer types are compatible.
 bool can_cast(DType from, DType to);
 
-enum class DeviceKind : std::uint8_t { kCpu = 0, kCuda = 1, kSim = 2 };
+// The kinds up to kSim are those of a daemon's devices, and their numbers are used on the wire and
+// in files. kMeta is the device of tensors without data, which exist in a client only; no message
+// may contain it.
+enum class DeviceKind : std::uint8_t { kCpu = 0, kCuda = 1, kSim = 2, kMeta = 3 };
 
 struct Device {
   DeviceKind kind = DeviceKind::kCpu;
@@ -134,9 +137,9 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-// Returns "cpu", "cuda:0", "sim:0", ...
+// Returns "cpu", "cuda:0", "sim:0", "meta", ...
 std::string to_string(Device device);
-// Accepts "cuda" for "cuda:0". Returns nullopt if it is not the name of a device.
+// Accepts "cuda" for "cuda:0". Returns nullopt if it is not the name of a device of a daemon.
 std::optional<Device> device_from_name(std::string_view name);
 
 }  // namespace teletensor::core

@@ -386,17 +386,6 @@ def test_a_name_that_is_no_devices(tt, name):
         tt.device("xpu", 0)
 
 
-def test_there_are_no_tensors_without_data(tt):
-    module = tt.nn.Linear(2, 2)
-    for use in (tt.device, tt.set_default_device, module.to, lambda n: tt.empty(2, device=n),
-                lambda n: tt.nn.Linear(2, 2, device=n), lambda n: module.to_empty(device=n),
-                lambda n: tt.nn.Linear(2, 2).weight.to(n)):
-        for name in ("meta", "meta:0"):
-            with pytest.raises(NotImplementedError, match=f"device '{name}': tensors without data.*skip_init"):
-                use(name)
-    assert tt.nn.utils.skip_init(tt.nn.Linear, 2, 2)(tt.ones(1, 2)).shape == (1, 2)
-
-
 def test_a_name_that_is_no_devices_without_a_session():
     code = "import teletensor as tt\ntry: tt.device('mps')\nexcept RuntimeError as e: print(e)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

@@ -279,6 +279,19 @@ void raise_late(PySession& session);
 
 // The current session, for code that has no tensor (asks teletensor._sessions.session).
 PySession& current_session();
+constexpr bool is_meta(core::Device device) { return device.kind == core::DeviceKind::kMeta; }
+// The session of the device meta, which needs no daemon; it is created by the first call.
+PySession& meta_session();
+using Arguments = core::InlineVector<Var, 3>;
+// Prepares a call whose operands belong to two sessions, and which therefore runs in
+// meta_session(): replaces tensors of a daemon by tensors without data. An op takes tensors with
+// one dimension or more of one device only, except to_device. `inplace` says that the call writes
+// to the first operand.
+Status join_meta(OpId id, bool inplace, Arguments& arguments);
+// The error of a call with tensors of two sessions, which are on these devices.
+Status two_sessions(core::Device a, core::Device b);
+// The hook of a tensor whose gradient would have to be copied from the device meta.
+constexpr autograd::HookId kNoDataHook = ~autograd::HookId{0};
 
 // Returns an error in a thread that is needed to receive the daemon's answers. Only a finalizer can
 // want to wait in such a thread (threads.cc).

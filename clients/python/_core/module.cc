@@ -30,6 +30,7 @@ PySession::~PySession() {
 }
 
 core::Result<Var> PySession::run_hook(autograd::HookId hook, const Var& g) {
+  if (hook == kNoDataHook) return no_data();
   const auto found = hooks_.find(hook);
   if (found == hooks_.end()) return g;
   static const ops::OpRef contiguous("contiguous");
@@ -178,8 +179,9 @@ void bind_session(nb::module_& m) {
              std::size_t frame_items, std::size_t inline_bytes, std::uint64_t quota, bool keeps,
              std::size_t retained_bytes, std::uint64_t programs, std::uint64_t program_steps,
              std::uint64_t program_bytes, std::uint64_t kept, std::uint64_t handles,
-             std::uint32_t protocol) {
+             std::uint32_t protocol, bool meta) {
             SessionLimits limits;
+            limits.meta = meta;
             limits.most.programs = programs;
             limits.most.program_steps = program_steps;
             limits.most.program_bytes = program_bytes;
@@ -199,7 +201,7 @@ void bind_session(nb::module_& m) {
           nb::arg("frame_commands"), nb::arg("frame_items"), nb::arg("inline_bytes"),
           nb::arg("quota"), nb::arg("keeps"), nb::arg("retained_bytes"), nb::arg("programs") = 0,
           nb::arg("program_steps") = 0, nb::arg("program_bytes") = 0, nb::arg("kept") = 0,
-          nb::arg("handles") = 0, nb::arg("protocol") = wire::kProtocol)
+          nb::arg("handles") = 0, nb::arg("protocol") = wire::kProtocol, nb::arg("meta") = false)
       .def(
           "next_frame",
           [](PySession& s, double seconds, std::uint64_t stream) -> nb::object {

@@ -717,8 +717,11 @@ void bind_transforms(nb::module_& m) {
                           value_or_raise(transforms::tangent_of(*t.session, *t.handle, id)));
   });
   m.def("set_tangent", [](nb::handle x, nb::handle tangent, std::uint64_t id) {
-    PyTensor& t = checked_tensor(x);
-    raise_if(transforms::set_tangent(*t.session, *t.handle, checked_tensor(tangent).var(), id));
+    const PyTensor &t = checked_tensor(x), &along = checked_tensor(tangent);
+    if (t.session != along.session) {
+      raise_if(two_sessions(t.handle->layout.device, along.handle->layout.device));
+    }
+    raise_if(transforms::set_tangent(*t.session, *t.handle, along.var(), id));
   });
 }
 

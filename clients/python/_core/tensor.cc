@@ -65,14 +65,18 @@ namespace {
 
 bool one_session(PySession& session, std::span<const Var> arguments) {
   for (const Var& argument : arguments) {
-    if (!argument.is_tensor() || argument.builder() == &session) continue;
-    PyErr_SetString(PyExc_RuntimeError,
-                    "operands belong to two sessions; copy one into the other "
-                    "session: with session.as_current(): y = teletensor.tensor(x.numpy()); "
-                    "between ranks of a mesh: y = x.to(mesh[rank])");
-    return false;
+    if (argument.is_tensor() && argument.builder() != &session) return false;
   }
   return true;
+}
+
+// Returns null, with an error set, if the operands of a call cannot be used together.
+PySession* joined(OpId id, bool inplace, std::span<const Var> arguments, Arguments& into) {
+  for (const Var& argument : arguments) into.push_back(argument);
+  const Status status = join_meta(id, inplace, into);
+  if (status.ok()) return &meta_session();
+  set_error(status);
+  return nullptr;
 }
 
 bool finish_strict(PySession& session) {
@@ -96,7 +100,12 @@ nb::object own(PyObject* object) {
 
 PyObject* call_op(PySession& session, OpId id, std::span<const Var> arguments,
                   std::span<const std::uint32_t> counts, const core::Attributes& attributes) {
-  if (!one_session(session, arguments)) return nullptr;
+  if (!one_session(session, arguments)) [[unlikely]] {
+    Arguments operands;
+    PySession* meta = joined(id, false, arguments, operands);
+    if (meta == nullptr) return nullptr;
+    return call_op(*meta, id, {operands.data(), operands.size()}, counts, attributes);
+  }
   Handles results;
   Status status;
   Arguments casted;
@@ -109,6 +118,10 @@ PyObject* call_op(PySession& session, OpId id, std::span<const Var> arguments,
     status = takes_tf32(id, arguments, attributes)
                  ? session.apply(id, arguments, counts, with_tf32(id, attributes), results)
                  : session.apply(id, arguments, counts, attributes, results);
+  }
+  if (session.stream().is_meta() && status.ok() && !results.empty() &&
+      !is_meta(results[0]->layout.device)) [[unlikely]] {
+    status = no_data();  // the tensor was to be copied to another device
   }
   if (!status.ok()) {
     set_error(status);
@@ -133,7 +146,12 @@ PyObject* call_op(PySession& session, OpId id, std::span<const Var> arguments,
 
 PyObject* call_inplace(PySession& session, OpId id, PyObject* self, std::span<const Var> arguments,
                        std::span<const std::uint32_t> counts, const core::Attributes& attributes) {
-  if (!one_session(session, arguments)) return nullptr;
+  if (!one_session(session, arguments)) [[unlikely]] {
+    Arguments operands;
+    PySession* meta = joined(id, true, arguments, operands);
+    if (meta == nullptr) return nullptr;
+    return call_inplace(*meta, id, self, {operands.data(), operands.size()}, counts, attributes);
+  }
   const Status status = session.apply_inplace(id, arguments, counts, attributes);
   if (!status.ok()) {
     set_error(status);
@@ -274,11 +292,15 @@ nb::object item(const PyTensor& t) {
                  static_cast<long long>(handle(t).geometry().numel()));
     throw nb::python_error();
   }
+  if (is_meta(device(t))) {
+    raise_if(core::invalid("Tensor.item() cannot be called on meta tensors"));
+  }
   const wire::FetchedValue value = read(t);
   return own(scalar(value.dtype, value.data, 0));
 }
 
-std::vector<HandleRef> handles(nb::handle sequence, PySession& session, bool none_allowed) {
+// The tensors must be of the session of `first`.
+std::vector<HandleRef> handles(nb::handle sequence, const PyTensor& first, bool none_allowed) {
   std::vector<HandleRef> out;
   for (nb::handle each : sequence) {
     if (none_allowed && each.is_none()) {
@@ -286,10 +308,7 @@ std::vector<HandleRef> handles(nb::handle sequence, PySession& session, bool non
       continue;
     }
     PyTensor& t = checked_tensor(each, "each of the tensors");
-    if (t.session != &session) {
-      PyErr_SetString(PyExc_RuntimeError, "operands belong to two sessions");
-      throw nb::python_error();
-    }
+    if (t.session != first.session) raise_if(two_sessions(device(first), device(t)));
     t.used = true;
     out.push_back(t.handle);
   }
@@ -298,13 +317,14 @@ std::vector<HandleRef> handles(nb::handle sequence, PySession& session, bool non
 
 nb::object backward(nb::handle roots, nb::handle seeds, nb::handle inputs, bool retain_graph,
                     bool create_graph, bool allow_unused) {
-  nb::object first = nb::borrow(roots)[nb::int_(0)];
-  PySession& session = *checked_tensor(first, "the root").session;
+  const nb::object root = nb::borrow(roots)[nb::int_(0)];
+  const PyTensor& first = checked_tensor(root, "the root");
+  PySession& session = *first.session;
   autograd::BackwardCall call;
-  call.roots = handles(roots, session, false);
-  call.seeds = handles(seeds, session, true);
+  call.roots = handles(roots, first, false);
+  call.seeds = handles(seeds, first, true);
   call.has_inputs = !inputs.is_none();
-  if (call.has_inputs) call.inputs = handles(inputs, session, false);
+  if (call.has_inputs) call.inputs = handles(inputs, first, false);
   call.retain_graph = retain_graph;
   call.allow_unused = allow_unused;
   std::vector<HandleRef> results;
@@ -436,9 +456,15 @@ void bind_tensor(nb::module_& m) {
             Handle* other = nullptr;
             if (!grad.is_none()) {
               PyTensor& g = checked_tensor(grad, "grad");
+              if (is_meta(device(g)) != is_meta(device(t))) {
+                raise_if(core::invalid(
+                    "attempting to assign a gradient with device type '" +
+                    core::to_string(device(g)) + "' to a tensor with device type '" +
+                    core::to_string(device(t)) +
+                    "'. Please ensure that the gradient and the tensor are on the same device"));
+              }
               if (g.session != t.session) {
-                PyErr_SetString(PyExc_RuntimeError, "grad belongs to another session");
-                throw nb::python_error();
+                raise_if(core::invalid("grad belongs to another session"));
               }
               other = g.handle.get();
             } else if (!handle(t).grad) {
@@ -466,6 +492,11 @@ void bind_tensor(nb::module_& m) {
           "Which output of its grad_fn it is.")
       .def("_set_data",
            [](PyTensor& t, const PyTensor& other) {
+             if (is_meta(device(t)) != is_meta(device(other))) {
+               raise_if(core::invalid(
+                   "Attempted to call `variable.set_data(tensor)`, but `variable` and `tensor` "
+                   "have incompatible tensor type."));
+             }
              raise_if(t.session->set_data(handle(t), handle(other)));
            })
       .def("_become",

@@ -95,12 +95,23 @@ std::optional<core::DType> dtype_named_by(PyObject* object) {
   return std::nullopt;
 }
 
+namespace {
+
+// The device that a program names: one of a daemon, or "meta".
+std::optional<core::Device> device_named(std::string_view text) {
+  if (text.substr(0, text.find(':')) != "meta") return core::device_from_name(text);
+  if (!core::device_from_name("cpu" + std::string(text.substr(4)))) return std::nullopt;
+  return core::Device{core::DeviceKind::kMeta, 0};
+}
+
+}  // namespace
+
 std::optional<core::Device> device_of(PyObject* object) {
   if (Py_TYPE(object) == device_type) return nb::inst_ptr<PyDevice>(object)->device;
   if (PyUnicode_Check(object)) {
     const char* text = PyUnicode_AsUTF8(object);
     if (text == nullptr) return std::nullopt;
-    auto device = core::device_from_name(text);
+    auto device = device_named(text);
     if (device && std::string_view(text) == "cuda") device->index = current_gpu;
     return device;
   }
@@ -181,7 +192,9 @@ void bind_types(nb::module_& m) {
     g_dtypes[static_cast<std::size_t>(each)] = object.release().ptr();
   }
 
-  auto device = nb::class_<PyDevice>(m, "device", "A device of the daemon: \"cpu\", \"cuda:0\".");
+  auto device = nb::class_<PyDevice>(
+      m, "device",
+      "A device of the daemon (\"cpu\", \"cuda:0\"), or \"meta\", whose tensors have no data.");
   device
       .def(
           "__init__",
@@ -193,7 +206,7 @@ void bind_types(nb::module_& m) {
             }
             if (PyUnicode_Check(name.ptr())) text = nb::cast<std::string>(name);
             if (index) text += ":" + std::to_string(*index);
-            const auto parsed = core::device_from_name(text);
+            const auto parsed = device_named(text);
             if (!parsed) {
               refuse_device((text.empty() ? name : nb::cast(text)).ptr());
               throw nb::python_error();
@@ -208,7 +221,8 @@ void bind_types(nb::module_& m) {
                    })
       .def_prop_ro("index",
                    [](const PyDevice& d) -> nb::object {
-                     if (d.device.kind == core::DeviceKind::kCpu) return nb::none();
+                     const bool one = d.device.kind == core::DeviceKind::kCpu;
+                     if (one || is_meta(d.device)) return nb::none();
                      return nb::int_(static_cast<int>(d.device.index));
                    })
       .def("__str__", [](const PyDevice& d) { return core::to_string(d.device); })

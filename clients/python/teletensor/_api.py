@@ -163,8 +163,7 @@ def set_default_device(place: _Any) -> None:
     """Sets the device of new tensors; None resets it to the CPU."""
     from ._tensors import convert as _convert
 
-    place = device("cpu" if place is None else place)
-    _convert._default_device[0] = current_session().check_device(place)
+    _convert._default_device[0] = _convert.resolve_device("cpu" if place is None else place)
 
 
 def is_autocast_enabled(device_type: str | None = None) -> _Any:

@@ -13,9 +13,9 @@ using core::Status;
 
 CommandStream::CommandStream(const SessionLimits& limits, Recorder& recorder,
                              std::function<void()> on_pause)
-    : keeps_(limits.keeps),
-      pace_(limits.pace),
+    : limits_(limits),
       on_pause_(std::move(on_pause)),
+      origin_(limits.meta),
       outgoing_(limits, recorder) {}
 
 // In the child of a fork a stream cannot be destroyed, because its threads do not exist.
@@ -160,7 +160,7 @@ void CommandStream::mark_fragile(std::uint64_t seq) {
 
 std::uint64_t CommandStream::replay_from() const {
   MutexLock lock(mutex_);
-  return keeps_ ? std::max(outgoing_.sent().dropped_upto(), fragile_upto_) + 1 : 0;
+  return limits_.keeps ? std::max(outgoing_.sent().dropped_upto(), fragile_upto_) + 1 : 0;
 }
 
 std::uint64_t CommandStream::replay(std::uint64_t attach, std::uint64_t received_upto,

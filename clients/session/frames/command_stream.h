@@ -43,6 +43,8 @@ class CommandStream {
   CommandStream& operator=(const CommandStream&) = delete;
 
   const Origin& origin() const { return origin_; }
+  // Whether the session is that of the device meta: its commands have run when they are issued.
+  bool is_meta() const { return limits_.meta; }
 
   // ---- Called by API threads
   // Sets the position at which a session continues that was taken over.
@@ -54,6 +56,10 @@ class CommandStream {
   // Appends the next command, which makes `made` ids. Never waits.
   template <class Command>
   void append(const Command& command, std::uint32_t made) {
+    if (limits_.meta) [[unlikely]] {
+      completed_.fetch_add(1);
+      return;
+    }
     core::MutexLock lock(mutex_);
     outgoing_.append(command, made);
     wake_sender();
@@ -134,7 +140,7 @@ class CommandStream {
   }
 
   // ---- For Stream
-  std::chrono::microseconds pace() const { return pace_; }
+  std::chrono::microseconds pace() const { return limits_.pace; }
   void pause() { on_pause_(); }
   // Counts the writers that sleep, which a released handle must wake.
   void rest(int writers) { resting_.fetch_add(writers); }
@@ -150,8 +156,7 @@ class CommandStream {
   std::uint64_t next_stream();
   core::Status diverged(const wire::ErrorEvent& error);
 
-  const bool keeps_;
-  const std::chrono::microseconds pace_;
+  const SessionLimits limits_;
   const std::function<void()> on_pause_;
   const Origin origin_;
   mutable core::Mutex mutex_;

@@ -13,9 +13,11 @@ const int g_at_fork = pthread_atfork(nullptr, nullptr, [] { ++g_forks; });
 
 }  // namespace
 
-Origin::Origin() : forks_(g_forks) {}
+Origin::Origin(bool anywhere) : anywhere_(anywhere), forks_(g_forks) {}
 
-bool Origin::is_parents() const { return forks_ != g_forks.load(std::memory_order_relaxed); }
+bool Origin::is_parents() const {
+  return !anywhere_ && forks_ != g_forks.load(std::memory_order_relaxed);
+}
 
 core::Status Origin::check() const {
   if (!is_parents()) return {};

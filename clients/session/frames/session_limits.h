@@ -26,6 +26,9 @@ struct SessionLimits {
   // snapshot, in bytes. They are replayed to a daemon that restores the snapshot. Used from
   // retain() on. 0 means none.
   std::size_t retained_bytes = 0;
+  // Whether the session has the tensors of the device meta, which have no data. It has no daemon:
+  // its commands count as having run when they are issued, and its values cannot be read.
+  bool meta = false;
 };
 
 }  // namespace teletensor::client

@@ -122,6 +122,7 @@ Status autocast(PySession& session, OpId id, Arguments& arguments) {
   DType widest = DType::kF16;
   for (const Var& var : arguments) {
     if (!var.is_tensor()) continue;
+    if (is_meta(var.layout().device)) return {};
     if (where == 2) where = place(var);
     if (var.dtype() == DType::kF32) widest = DType::kF32;
   }

@@ -6,8 +6,6 @@
 
 namespace teletensor::client {
 
-using Arguments = core::InlineVector<Var, 3>;
-
 // Returns true if autocast is on in this thread. Cheap, because every operator call asks.
 bool autocasting();
 // A key that identifies this thread's autocast mode. Empty while autocast is off.

@@ -33,6 +33,7 @@ struct OpObject {
   OpId id;
   bool inplace;
   bool real_valued;  // Whether the result is real also for complex tensors.
+  int device;        // Index of the attribute that is the result's device. -1 means none.
   int factor;        // Index of the parameter that multiplies an operand. -1 means none.
   std::vector<PyObject*>* names;  // Interned parameter names.
 };
@@ -348,14 +349,23 @@ bool read(const OpObject* op, std::span<PyObject* const> values, ReadCall& call)
   return true;
 }
 
-// The session of the first tensor, or the current session. Null with an error set on failure.
-PySession* session_of(const OpDef& def, std::span<Var> arguments) {
-  for (const Var& argument : arguments) {
-    if (argument.is_tensor()) return static_cast<PySession*>(argument.builder());
-  }
+// The session of the device meta for an op that makes tensors there; otherwise that of the first
+// tensor, or the current session. Null with an error set on failure.
+PySession* session_of(const OpObject& op, std::span<Var> arguments,
+                      const core::Attributes& attributes) {
   try {
+    if (op.device >= 0 && static_cast<std::size_t>(op.device) < attributes.size()) {
+      const Attribute& device = attributes.at(static_cast<std::size_t>(op.device));
+      if (device.kind == Attribute::Kind::kDevice &&
+          is_meta(attributes.device(static_cast<std::size_t>(op.device)))) {
+        return &meta_session();
+      }
+    }
+    for (const Var& argument : arguments) {
+      if (argument.is_tensor()) return static_cast<PySession*>(argument.builder());
+    }
     PySession& session = current_session();
-    return first_as_tensor(session, def, arguments) ? &session : nullptr;
+    return first_as_tensor(session, *op.def, arguments) ? &session : nullptr;
   } catch (nb::python_error& error) {
     error.restore();
     return nullptr;
@@ -444,8 +454,10 @@ PyObject* call_of(PyObject* callable, PyObject* const* args, size_t flags, PyObj
     return call_scaled(*op, matched);
   }
   const std::span<const std::uint32_t> counts{call.counts.data(), call.counts.size()};
-  PySession* session = session_of(*op->def, arguments);
+  PySession* session = session_of(*op, arguments, call.attributes);
   if (session == nullptr) return nullptr;
+  // Tensors without data take no random numbers.
+  if (session->stream().is_meta() && op->def->random && matched.back() == nullptr) --g_ordinal;
   if (!op->inplace) return call_op(*session, op->id, arguments, counts, call.attributes);
   if (values[0] == nullptr || !is_tensor(values[0])) {
     PyErr_Format(PyExc_TypeError, "%s_() needs a Tensor to write to", op->def->name.c_str());
@@ -531,6 +543,11 @@ nb::object make_op(const OpDef& def, bool inplace) {
   op->id = ops::catalog().id(def);
   op->inplace = inplace;
   op->real_valued = def.name == "abs";
+  const auto makes_on = [](const Parameter& p) { return p.type == Parameter::Type::kDevice; };
+  const auto place = std::ranges::find_if(def.parameters, makes_on);
+  op->device = place == def.parameters.end()
+                   ? -1
+                   : static_cast<int>(place - def.parameters.begin()) - def.operand_parameters;
   static constexpr std::array kScaled{"add", "sub", "addcmul", "addcdiv"};
   op->factor = std::ranges::find(kScaled, def.name) == kScaled.end()
                    ? -1

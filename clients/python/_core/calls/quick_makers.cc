@@ -46,7 +46,7 @@ bool read_options(PyObject* const* values, PyObject* names, Options& options) {
       return false;
     }
   }
-  return true;
+  return !is_meta(options.device);
 }
 
 // ---------------------------------------------------------------- numbers

@@ -27,7 +27,7 @@ from .._tensors.tensor import Tensor
 from . import safetensors as _safetensors, torch_files as _torch_files
 from .replace import written
 from .safetensors import Entry
-from .stored import AsStored, Damaged, Stored, is_count
+from .stored import AsStored, Damaged, Stored, WithoutData, is_count
 
 __all__ = ["load", "read_entries", "reading", "save"]
 
@@ -48,7 +48,8 @@ def save(obj: Any, f: _File, metadata: Mapping[str, str] | None = None) -> None:
     bytes, booleans, None, paths, argparse namespaces, dtypes, devices and sizes (for example the state_dict
     of a module or optimizer). `f` is a path or a file open for writing bytes. `metadata` is text for the
     header; its "format", which some readers require, is "pt" by default. Views are stored with their own
-    elements only; gradients and histories are not stored.
+    elements only; gradients and histories are not stored. Of a tensor on the device meta the dtype, shape
+    and strides are stored, which only `load` reads.
 
     A path is opened as by `open(f, "wb")`: symbolic links are followed, pipes and devices are written into,
     and an existing file keeps its mode and owner. A regular file is replaced only when everything has been
@@ -86,6 +87,7 @@ def save(obj: Any, f: _File, metadata: Mapping[str, str] | None = None) -> None:
 def _is_plain(obj: Any) -> bool:
     return isinstance(obj, Mapping) and all(
         isinstance(key, str) and key != "__metadata__" and isinstance(value, (Tensor, Stored))
+        and not (isinstance(value, Tensor) and value.is_meta)
         for key, value in obj.items()
     )
 
@@ -136,6 +138,10 @@ def _pack(
     one key that begins with $ (see `_FORMS`; {"$": name} for a tensor)."""
     if depth > _MAX_DEPTH:
         raise ValueError(f"save: nested more than {_MAX_DEPTH} deep at {path[:80]}...")
+    if isinstance(obj, WithoutData):
+        return {"$meta": [obj.dtype, list(obj.shape), list(obj.stride)]}
+    if isinstance(obj, Tensor) and obj.is_meta:
+        return {"$meta": [obj.dtype.name, list(obj.shape), list(obj.stride())]}
     if isinstance(obj, (Tensor, Stored, np.ndarray)):
         name = seen.get(id(obj))
         if name is None:
@@ -370,6 +376,8 @@ class _Tree:
             if not isinstance(value, str) or value not in self._entries:
                 raise _damaged_tree()
             return self._tensor(value) if mark == "$" else self._entries[value].array()
+        if mark == "$meta":
+            return self._maker.without_data(_without_data(value), False)
         if mark == "$dict":
             return dict(self._pairs(value, depth))
         if mark == "$ordered" and isinstance(value, list) and len(value) == 2:
@@ -394,6 +402,13 @@ class _Tree:
         if name not in self._made:
             self._made[name] = self._maker.tensor(self._entries[name], False)
         return self._made[name]
+
+
+def _without_data(parts: Any) -> WithoutData:
+    good = isinstance(parts, list) and list(map(type, parts)) == [str, list, list] and parts[0] in DTYPES
+    if not good:
+        raise _damaged_tree()
+    return WithoutData(parts[0], tuple(parts[1]), tuple(parts[2]))
 
 
 def _damaged_tree() -> Damaged:

@@ -11,10 +11,11 @@ import numpy as np
 
 from .._tensors.arrays import DTYPES
 
-__all__ = ["MAX_RANK", "AsStored", "Damaged", "Storage", "Stored", "Uninitialized", "is_count",
-           "read_at", "row_major"]
+__all__ = ["MAX_RANK", "AsStored", "Damaged", "Storage", "Stored", "Uninitialized", "WithoutData",
+           "is_count", "read_at", "row_major"]
 
 MAX_RANK = 12
+_MOST_WITHOUT_DATA = 1 << 50  # elements of a tensor that has no storage
 
 
 class Damaged(Exception):
@@ -38,6 +39,13 @@ class Storage:
         if dtype == "bool":
             flat = flat.view("u1") != 0
         return flat.byteswap() if self.swapped else flat
+
+
+def _span(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """The number of elements from the first to the last one in memory, inclusively."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +76,7 @@ class Stored:
 
     def _end(self) -> int:
         """The index after the last element; the offset itself may be anywhere in the storage."""
-        if 0 in self.shape:
-            return self.offset
-        last = sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))
-        return self.offset + last + 1
+        return self.offset + _span(self.shape, self.stride)
 
     def array(self) -> np.ndarray[Any, Any]:
         """The values in row-major order, in NumPy's form of the dtype."""
@@ -92,6 +97,27 @@ class Stored:
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize > self.storage.nbytes
 
 
+@dataclass(frozen=True, eq=False)
+class WithoutData:
+    """A tensor of the device meta in a file, which has no storage there."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Raises Damaged unless there can be such a tensor."""
+        numbers = (*self.shape, *self.stride)
+        good = len(self.shape) == len(self.stride) <= MAX_RANK and all(map(is_count, numbers))
+        if not good or max(math.prod(self.shape), _span(self.shape, self.stride)) > _MOST_WITHOUT_DATA:
+            raise Damaged("a tensor of the device meta has a shape or strides that no tensor can have")
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether the tensor may require grad."""
+        return "float" in self.dtype or "complex" in self.dtype
+
+
 class Uninitialized:
     """A parameter or buffer in a file whose shape is not known yet."""
 
@@ -102,6 +128,10 @@ class AsStored:
     def tensor(self, stored: Stored, requires_grad: bool) -> Any:
         """The tensor for a description."""
         return self.parameter(stored, requires_grad)
+
+    def without_data(self, described: WithoutData, requires_grad: bool) -> Any:
+        """The tensor of the device meta for a description."""
+        return self.parameter(described, requires_grad)
 
     def parameter(self, tensor: Any, requires_grad: bool) -> Any:
         """The parameter that uses the memory of a tensor that `tensor` has created. Raises Damaged if it

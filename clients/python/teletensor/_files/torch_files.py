@@ -23,7 +23,7 @@ from .. import _api as tt
 from .._tensors.arrays import DTYPES
 from .._tensors.size import Size
 from .pickles import PLAIN, Global, Machine, Source, Unreadable
-from .stored import AsStored, Damaged, Storage, Stored, is_count, read_at
+from .stored import AsStored, Damaged, Storage, Stored, WithoutData, is_count, read_at
 
 __all__ = ["is_legacy", "is_zip", "read_legacy", "read_zip"]
 
@@ -76,7 +76,7 @@ class _Names:
         self._maker, self._record, self._swapped = maker, record, swapped
         self._storages: dict[str, tuple[Any, Storage]] = {}
         place = ((Storage, Unreadable), int, tuple, tuple)
-        flags, some = (bool, dict), (Stored, tt.Tensor, Unreadable)  # requires_grad and hooks
+        flags, some = (bool, dict), (Stored, WithoutData, tt.Tensor, Unreadable)  # requires_grad and hooks
         dtype = (tt.dtype, Unreadable)
         self._globals = _TYPES | {each.name: each for each in [
             Global("torch._utils._rebuild_tensor", self._tensor, place),
@@ -87,6 +87,8 @@ class _Names:
             Global("torch._utils._rebuild_parameter", self._parameter, (some, *flags)),
             Global("torch._utils._rebuild_parameter_with_state", self._parameter, (some, *flags, _STATE)),
             Global("torch._tensor._rebuild_from_type_v2", self._of_type, (Global, Global, tuple, _STATE)),
+            Global("torch._utils._rebuild_meta_tensor_no_storage", self._without_data,
+                   (dtype, (tuple, Size), tuple, bool)),
             *(Global(f"torch.nn.parameter.{name}", partial(maker.uninitialized, name), (bool,))
               for name in ("UninitializedParameter", "UninitializedBuffer")),
         ]}
@@ -145,6 +147,12 @@ class _Names:
                           f"{storage.dtype}")
         return self._tensor(storage, offset, shape, stride, requires_grad, hooks, math_bits, dtype.name)
 
+    def _without_data(self, dtype: tt.dtype | Unreadable, shape: Any, stride: Any,
+                      requires_grad: bool) -> Any:
+        if isinstance(dtype, Unreadable):
+            return Unreadable(f"a tensor of {dtype.text}")
+        return self._maker.without_data(WithoutData(dtype.name, tuple(shape), tuple(stride)), requires_grad)
+
     def _parameter(self, tensor: Any, requires_grad: bool, hooks: Any, state: Any = None) -> Any:
         if isinstance(tensor, Unreadable):
             return tensor
@@ -178,7 +186,8 @@ class _Names:
 
 
 # the types of a tensor's attributes, which cannot change later in the pickle
-_VALUES = (bool, int, float, complex, str, bytes, type(None), tt.dtype, tt.device, Stored, tt.Tensor)
+_VALUES = (bool, int, float, complex, str, bytes, type(None), tt.dtype, tt.device, Stored, WithoutData,
+           tt.Tensor)
 
 
 def _attributes(state: Any) -> dict[str, Any]:
@@ -202,10 +211,6 @@ def _sparse(layout: Any, parts: tuple[Any, ...]) -> Unreadable:
 def _quantized(*parts: Any) -> Unreadable:
     return Unreadable("a quantized tensor, which is not supported: save its dequantize(), or its "
                       "int_repr() with its scale and zero point")
-
-
-def _meta(*parts: Any) -> Unreadable:
-    return Unreadable("a tensor of the device meta, which has no elements")
 
 
 def _fits_storage(parts: tuple[Any, ...]) -> bool:
@@ -241,8 +246,6 @@ _TYPES: dict[str, Any] = PLAIN | {each.name: each for each in [
     Global("torch.serialization._get_layout", _layout, (str,)),
     Global("torch._utils._rebuild_sparse_tensor", _sparse, ((tt.layout, Unreadable), tuple)),
     Global("torch._utils._rebuild_qtensor", _quantized, (Unreadable, int, tuple, tuple, tuple, bool, dict)),
-    Global("torch._utils._rebuild_meta_tensor_no_storage", _meta,
-           ((tt.dtype, Unreadable), (tuple, Size), tuple, bool)),
 ]} | {f"torch.{name}": getattr(tt, name) for name in DTYPES} | {
     f"torch.{name}": Unreadable(f"the quantization scheme torch.{name}, which is not supported")
     for name in _SCHEMES}

@@ -11,7 +11,6 @@ from typing import Any, TypeVar, cast
 from .. import _core
 from .._calls.out import store
 from .._core import Tensor, ops
-from .._sessions.session import current_session
 from .._tensors.convert import dtype_of, resolve_device
 from .._tensors.memory_format import strided
 
@@ -150,7 +149,7 @@ def wrap_dim(dim: int, rank: int) -> int:
 def options(dtype: Any, device: Any) -> tuple[Any, Any]:
     """The dtype and the device of a new tensor, with the defaults filled in."""
     return (_core.default_dtype() if dtype is None else dtype,
-            resolve_device(current_session(), device))
+            resolve_device(device))
 
 
 def made(x: Tensor, requires_grad: bool) -> Tensor:

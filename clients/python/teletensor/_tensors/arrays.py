@@ -3,16 +3,17 @@ such values are arrays of uint16 with the same bits."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import _core
-from .._sessions.session import current_session
+from .._functions.arrays.creation import empty_strided
 from .convert import _download, _send, resolve_device, tensor
 from .tensor import Tensor
 
-__all__ = ["DTYPES", "array_of", "name_of", "tensor_of"]
+__all__ = ["DTYPES", "array_of", "name_of", "tensor_of", "without_data"]
 
 # teletensor's dtype names to NumPy dtypes, little-endian as in files.
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -51,9 +52,13 @@ def array_of(t: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
     return name, np.asarray(t.numpy(), order="C")
 
 
+def without_data(dtype: str, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
+    """Returns a tensor of dtype `dtype` (a name) on the device meta."""
+    return empty_strided(shape, stride, dtype=getattr(_core, dtype), device="meta")
+
+
 def tensor_of(name: str, array: np.ndarray[Any, Any], device: Any = None) -> Tensor:
     """Returns the tensor of dtype `name` with the values of `array`: the inverse of array_of."""
     if name == "bfloat16":
-        session = current_session()
-        return _send(session, array, resolve_device(session, device), _core.bfloat16)
+        return _send(None, array, resolve_device(device), _core.bfloat16)
     return tensor(array, device=device)

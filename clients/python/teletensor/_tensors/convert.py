@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import _core
 from .._connection.progress_bar import watched
-from .._core import Tensor
+from .._core import Tensor, ops
 from .._sessions.errors import InterruptedOpError, OutOfMemoryError, SessionLostError
 from .._sessions.session import Session, current_session, open_session, owner_of
 
@@ -175,15 +175,19 @@ def _check_fits(array: np.ndarray[Any, Any], dtype: _core.dtype | None) -> None:
                                "without overflow")
 
 
-def _send(session: Session, array: np.ndarray[Any, Any], device: _core.device,
+def _send(session: Session | None, array: np.ndarray[Any, Any], device: _core.device,
           dtype: _core.dtype | None = None) -> Tensor:
-    """Creates a tensor with the elements of the array; returns once the daemon has a copy or is certain to
-    get one. `dtype` says what the bits mean if NumPy does not have the dtype."""
+    """Creates a tensor of the session (None: the current one) with the elements of the array; returns once
+    the daemon has a copy or is certain to get one. On the device meta only the shape is used. `dtype` says
+    what the bits mean if NumPy does not have the dtype."""
     dtype = dtype or _FROM_NUMPY.get(array.dtype)
     if dtype is None:
         raise TypeError(f"tensor: NumPy dtype {array.dtype} is not supported; convert it with "
                         "array.astype()")
     shape = list(array.shape)
+    if device.type == "meta":
+        return ops["empty"](shape, dtype, device)
+    session = session or current_session()
     flat = np.ascontiguousarray(array)
     if flat.nbytes <= session._inline:
         return session._core.constant(dtype, device, shape, flat.tobytes())
@@ -221,10 +225,6 @@ _outer_devices: list[_core.device] = []
 
 def _refuse_device(name: Any) -> None:
     """Raises the error for a value that does not name a device."""
-    if isinstance(name, str) and name.partition(":")[0] == "meta":
-        raise NotImplementedError(
-            f"device {name!r}: tensors without data are not supported. Make the module on the device where "
-            "it is used: that waits for nothing, and nn.utils.skip_init() leaves its values unset")
     session = open_session()
     if session is not None:
         session.check_device(name)
@@ -234,16 +234,18 @@ def _refuse_device(name: Any) -> None:
 
 # Inside `with device:` new tensors are created on that device.
 _core.set_default_device_lists(_default_device, _outer_devices,
-                               lambda device: current_session().check_device(device), _refuse_device)
+                               lambda device: resolve_device(device), _refuse_device)
 
 
-def resolve_device(session: Session, device: Any) -> _core.device:
-    """Returns the device of this session that `device` (None, a name or a device) names."""
+def resolve_device(device: Any, session: Session | None = None) -> _core.device:
+    """Returns the device that `device` (None, a name or a device) names: one of the session, which is the
+    current one unless it is given, or meta."""
     if device is None:
         return default_device()
-    if not isinstance(device, _core.device):
-        device = _core.device(device)
-    return session.check_device(device)
+    place: _core.device = device if isinstance(device, _core.device) else _core.device(device)
+    if place.type == "meta":
+        return place
+    return (session or current_session()).check_device(place)
 
 
 def tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False,
@@ -254,8 +256,7 @@ def tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     `pin_memory` has no effect.
     """
     dtype = dtype_of(dtype)
-    session = current_session()
-    place = resolve_device(session, device)
+    place = resolve_device(device)
     if isinstance(data, Tensor):
         out = data.detach().clone()
         if device is not None:
@@ -274,7 +275,7 @@ def tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool
                 and not (array.dtype.kind == "f" and not dtype.is_floating_point) \
                 and not (array.dtype.kind == "c" and not dtype.is_complex):
             array = array.astype(_TO_NUMPY[dtype])
-        out = _send(session, array, place)
+        out = _send(None, array, place)
     if dtype is not None and out.dtype != dtype:
         out = out.to(dtype)
     if requires_grad:
@@ -307,6 +308,8 @@ def to_numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
     into this process, and a page of a writable array is copied when it is first written to. The daemon
     keeps that memory, charged to the session, until the array and its views are deleted.
     """
+    if t.is_meta:
+        raise TypeError("can't convert meta device type tensor to numpy: it has no data")
     if t.requires_grad and _core.grad_mode() and not force:
         raise RuntimeError("Can't call numpy() on Tensor that requires grad. "
                            "Use tensor.detach().numpy() instead.")
@@ -374,6 +377,8 @@ def fetched(t: Tensor, receive: Callable[[int], _T]) -> _T:
 
 def tolist(t: Tensor) -> Any:
     """Returns the values as a number or as nested lists of numbers; waits for them."""
+    if t.is_meta:
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")
     with_grad = t.detach()
     if t.dtype == _core.bfloat16:
         with_grad = with_grad.to(_core.float32)

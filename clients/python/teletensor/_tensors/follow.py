@@ -60,7 +60,7 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"from_numpy: expected np.ndarray, got {type(array).__name__}")
-    made = tensor(array)
+    made = tensor(array, device="cpu")
     if array.size and memory_of(array) is not None:
         session = owner_of(made._session)
         session._core.follow(ops["detach"](made), _Follower(array))

@@ -24,7 +24,7 @@ def _is_array(index: Any) -> bool:
 def _as_index(x: Tensor, index: Any) -> Tensor:
     if not isinstance(index, Tensor):
         index = tensor(np.asarray(index), device=x.device) if not (
-            isinstance(index, list) and not index) else tensor([], dtype=_core.int64)
+            isinstance(index, list) and not index) else tensor([], dtype=_core.int64, device=x.device)
     if index.dtype not in (_core.int64, _core.int32, _core.bool, _core.uint8):
         raise IndexError(
             f"tensors used as indices must be int32, int64, uint8 or bool, not {index.dtype}")

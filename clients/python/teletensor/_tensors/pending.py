@@ -16,6 +16,9 @@ def numbers_of(*numbers: Tensor) -> _core.Counts:
     """The values of int64 tensors of one element, which are requested now and waited for when they are
     needed."""
     first = numbers[0]
+    if first.is_meta:
+        raise NotImplementedError("the size of the result depends on the values of a tensor of the device "
+                                  "meta, which has no data")
     return _core.Counts(first if len(numbers) == 1 else ops["stack"](
         [ops["reshape"](each, ()) for each in numbers], 0))
 

@@ -48,7 +48,18 @@ def by_value(tensor: Tensor, requires_grad: bool) -> tuple[Any, ...]:
     from .arrays import array_of
 
     state = tensor.__dict__ if _core.has_attributes(tensor) else None
+    if tensor.is_meta:
+        layout = tensor.dtype.name, tuple(tensor.shape), tensor.stride()
+        return _made_without_data, (type(tensor), *layout, requires_grad), state
     return _made, (type(tensor), *array_of(tensor), tensor.device, requires_grad), state
+
+
+def _made_without_data(kind: type[Tensor], dtype: str, shape: tuple[int, ...], stride: tuple[int, ...],
+                       requires_grad: bool) -> Tensor:
+    from .arrays import without_data
+    from .tensor import of_type
+
+    return of_type(kind, without_data(dtype, shape, stride), requires_grad)
 
 
 def _made(kind: type[Tensor], dtype: str, values: Any, device: _core.device, requires_grad: bool) -> Tensor:

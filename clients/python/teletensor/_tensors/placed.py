@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import _api as tt
-from .._files.stored import AsStored, Storage, Stored
+from .._files.stored import AsStored, Storage, Stored, WithoutData
 from ..nn.parameter import Buffer, Parameter, UninitializedBuffer, UninitializedParameter
-from .arrays import tensor_of
+from .arrays import tensor_of, without_data
 
 __all__ = ["InDaemon"]
 
@@ -55,6 +55,11 @@ class InDaemon(AsStored):
         made = flat.as_strided(stored.shape, stored.stride, stored.offset).detach()
         made = made.conj() if stored.conj else made
         made = -made if stored.neg else made
+        return made.requires_grad_() if requires_grad else made
+
+    def without_data(self, described: WithoutData, requires_grad: bool) -> Any:
+        """A tensor on the device meta, which map_location does not move."""
+        made = without_data(described.dtype, described.shape, described.stride)
         return made.requires_grad_() if requires_grad else made
 
     def parameter(self, tensor: Any, requires_grad: bool) -> Any:

@@ -167,20 +167,26 @@ def text_of(x: Tensor) -> str:
     if x._inside:
         return f"<tensor inside vmap, {list(x._shape)} {x.dtype.name} on {x.device}>"
     head = "Parameter containing:\ntensor(" if type(x).__name__ == "Parameter" else "tensor("
-    try:
-        body = body_of(x, len("tensor("))
-    except (RuntimeError, MemoryError, IndexError) as error:
-        return (f"<tensor {list(x._shape)} {x.dtype.name} on {x.device}; its value cannot be read: "
-                f"{error}>")
-    parts = []
-    if x.numel() == 0 and len(x._shape) != 1:
-        parts.append(f"size={tuple(x._shape)}")
     default = _core.default_dtype()
-    usual = (default, _core.int64, _core.bool, default.to_complex())
-    if x.dtype not in usual or (x.numel() == 0 and x.dtype != usual[0]):
-        parts.append(f"dtype={x.dtype}")
-    if x.device.type != "cpu":
-        parts.append(f"device='{x.device}'")
+    if x.is_meta:
+        body = "..."
+        parts = [f"device='{x.device}'", f"size={tuple(x._shape)}"]
+        if x.dtype != default:
+            parts.append(f"dtype={x.dtype}")
+    else:
+        try:
+            body = body_of(x, len("tensor("))
+        except (RuntimeError, MemoryError, IndexError) as error:
+            return (f"<tensor {list(x._shape)} {x.dtype.name} on {x.device}; its value cannot be read: "
+                    f"{error}>")
+        parts = []
+        if x.numel() == 0 and len(x._shape) != 1:
+            parts.append(f"size={tuple(x._shape)}")
+        usual = (default, _core.int64, _core.bool, default.to_complex())
+        if x.dtype not in usual or (x.numel() == 0 and x.dtype != usual[0]):
+            parts.append(f"dtype={x.dtype}")
+        if x.device.type != "cpu":
+            parts.append(f"device='{x.device}'")
     try:
         name = x.grad_fn.name() if x.requires_grad and x.grad_fn is not None else None
     except RuntimeError:  # a view whose history was cut

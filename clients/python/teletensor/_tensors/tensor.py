@@ -72,7 +72,7 @@ def _to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: b
         rank, device = device, None
     out, dtype = self if rank is None else rank._take(self), _convert.dtype_of(dtype)
     if device is not None:
-        place = _convert.resolve_device(owner_of(self._session), device)
+        place = _convert.resolve_device(device, owner_of(self._session))
         if place != self.device:
             out = ops["to_device"](out, place)
     if dtype is not None and dtype != out.dtype:
@@ -155,7 +155,7 @@ def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     from .tensor_types import tensor_type
 
     if dtype is None:
-        place = f"{_core.text_prefix()}{'.cuda' if self.is_cuda else ''}"
+        place = _core.text_prefix() + ("" if self.is_cpu else f".{self.device.type}")
         return f"{place}.{TYPE_NAMES.get(self.dtype.name, self.dtype.name.title())}Tensor"
     if isinstance(dtype, _core.dtype) or dtype in (bool, int, float, complex):
         return _to(self, dtype)
@@ -179,7 +179,15 @@ def _dlpack(self: Tensor, *, stream: Any = None, max_version: Any = None, dl_dev
     """Returns a DLPack capsule with a copy in host memory (the daemon's own memory cannot be exported)."""
     if self.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    if self.is_meta:
+        raise BufferError("Cannot pack tensors on meta")
     return _convert.capsule(self.numpy(), stream, max_version, dl_device, copy)
+
+
+def _dlpack_device(self: Tensor) -> tuple[int, int]:
+    if self.is_meta:
+        raise ValueError("Unknown device type meta for Dlpack")
+    return 1, 0  # host memory, which has the copy
 
 
 def _size(self: Tensor, dim: int | None = None) -> Any:
@@ -327,7 +335,7 @@ _PROPERTIES = {
     "is_cpu": (lambda self: self.device.type == "cpu", "Is it on the daemon's CPU?"),
     "is_sparse": (lambda self: False, "Tensors are dense."),
     "is_quantized": (lambda self: False, "Tensors are not quantized."),
-    "is_meta": (lambda self: False, "Tensors have data."),
+    "is_meta": (lambda self: self.device.type == "meta", "Is it on the device meta, without data?"),
     **{f"is_{kind}": (lambda self: False, f"Is it a {kind} tensor? Never.") for kind in (
         "ipu", "maia", "mkldnn", "mps", "mtia", "nested", "sparse_csr", "vulkan", "xla", "xpu")},
     "layout": (lambda self: strided, "How the elements lie in memory: always strided."),
@@ -380,7 +388,7 @@ def attach() -> None:
         "nelement": _nelement, "hand_over": _follow.hand_over, "take_back": _follow.take_back,
         "ndimension": _ndimension, "where": _where, "type_as": _type_as,
         "__contains__": _contains,
-        "__dlpack__": _dlpack, "__dlpack_device__": lambda self: (1, 0),
+        "__dlpack__": _dlpack, "__dlpack_device__": _dlpack_device,
         "__copy__": _copy, "__deepcopy__": _deepcopy, "__reduce_ex__": reduced, "__format__": _format,
         "__rpow__": _rpow,
     }
@@ -474,6 +482,6 @@ def _reversed(self: Tensor) -> Tensor:
 
 def _format(self: Tensor, spec: str) -> str:
     """Formats a 0-d tensor as its number (mostly in messages about a loss)."""
-    if self.dim() == 0 and (spec or type(self) is Tensor):
+    if self.dim() == 0 and not self.is_meta and (spec or type(self) is Tensor):
         return format(self.item(), spec)
     return format(text_of(self), spec)

@@ -9,7 +9,6 @@ import numpy as np
 
 from .. import _api as tt, _core
 from .._core import Tensor, dtype as DType
-from .._sessions.session import current_session
 from .._tensors import convert as _convert
 from ._array import Array, unwrap, wrap
 from ._dtypes import BY_NAME, kind_of, name_of, numpy_of
@@ -74,7 +73,7 @@ def asarray(
     if isinstance(obj, Array | Tensor):
         tensor = obj._tensor if isinstance(obj, Array) else obj
         place = (
-            _convert.resolve_device(current_session(), device)
+            _convert.resolve_device(device)
             if device is not None
             else tensor.device
         )

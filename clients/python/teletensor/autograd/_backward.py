@@ -106,6 +106,10 @@ def _check_sessions(roots: list[Any], wanted: list[Any]) -> None:
     core = roots[0]._session if roots else None
     if core is None:
         return
+    for each in wanted:
+        if each.is_meta != roots[0].is_meta:
+            raise RuntimeError(f"grad: an output is on the device {roots[0].device} and an input on "
+                               f"{each.device}; no gradient leaves the device meta")
     if any(each._session is not core for each in wanted) or may_return(core):
         raise RuntimeError(
             "a path from the inputs to the outputs may lead through another session: gradients of tensors "
@@ -164,6 +168,8 @@ def backward_stream(tensor: Tensor, params: Any, gradient: Tensor | None = None,
     """
     from .._sessions.session import owner_of
 
+    if tensor.is_meta:
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")
     if hasattr(params, "named_parameters"):
         named = list(params.named_parameters())
     elif isinstance(params, dict):

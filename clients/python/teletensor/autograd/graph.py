@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from .. import _core
 from .._core import Node, Tensor
 from .._sessions.scopes import Restoring
-from .._sessions.session import current_session
+from .._sessions.session import current_session, open_session
+from .._tensors.convert import default_device
 from ._modes import enable_grad
 
 __all__ = ["GradientEdge", "Node", "NodeHook", "allow_mutation_on_saved_tensors",
@@ -138,25 +139,33 @@ class saved_tensors_hooks(_core.Scope):
     its result instead; backward uses unpack_hook(result). Both hooks run without recording.
 
     The daemon then saves nothing for those ops, and a backward through them is issued op by op by the
-    client. Applies to the current session.
+    client. Applies to the current session and to the device meta.
     """
 
     def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
         super().__init__()
         self._hooks = pack_hook, unpack_hook
-        self._session: Any = None
+        self._native: list[_core.Session] = []  # the sessions in which the hooks apply
 
-    def _save(self) -> tuple[Any, int]:
+    def _save(self) -> list[int]:
         if _disabled:
             raise RuntimeError(_disabled[-1])
-        self._session = current_session()._core
-        return self._session, _core.saved_hooks(self._session)
+        self._native = self._sessions()
+        return [_core.saved_hooks(each) for each in self._native]
+
+    def _sessions(self) -> list[_core.Session]:
+        from .._sessions.meta import session as meta
+
+        no_daemon = open_session() is None and default_device().type == "meta"
+        return [meta._core] if no_daemon else [current_session()._core, meta._core]
 
     def _apply(self) -> None:
-        _core.push_saved_hooks(self._session, *self._hooks, [])
+        for each in self._native:
+            _core.push_saved_hooks(each, *self._hooks, [])
 
-    def _restore(self, state: tuple[Any, int], kind: Any) -> None:
-        _core.pop_saved_hooks(*state)
+    def _restore(self, state: list[int], kind: Any) -> None:
+        for each, count in zip(self._native, state, strict=True):
+            _core.pop_saved_hooks(each, count)
 
 
 class save_on_cpu(saved_tensors_hooks):

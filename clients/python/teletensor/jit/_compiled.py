@@ -247,6 +247,8 @@ class Compiled(OfModule):
 
     def _capture(self, key: Any, tensors: list[Tensor], places: list[int], args: tuple[Any, ...],
                  kwargs: dict[str, Any]) -> Any:
+        if any(x.is_meta for x in tensors):
+            return self._function(*args, **kwargs)  # no daemon could run a program of it
         result, entry = capture(self._function, _session_of(tensors), args, kwargs, tensors, places,
                                 self.name, leaf_names(self._function, args, kwargs), self._traced)
         if entry is None:

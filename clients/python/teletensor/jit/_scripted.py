@@ -117,7 +117,7 @@ class Scripted(OfModule):
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]
               ) -> tuple[_core.Guards, Entry | None]:
         """The program for these arguments, and what it has read from Python; None if its gradients cannot
-        be compiled."""
+        be compiled, or if an argument has no data."""
         leaves, spec = flatten((list(args), kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         key = (_core.signature(tensors), _hashable(spec),
@@ -163,6 +163,8 @@ class Scripted(OfModule):
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
                  ) -> tuple[_core.Guards, Entry | None]:
+        if any(x.is_meta for x in tensors):
+            return _core.Guards(), None  # no daemon could run a program of it
         session = owner_of(tensors[0]._session) if tensors else current_session()
         drawn = _core.rng_state()  # only the calls of the program draw random numbers
         facts = _core.Guards()

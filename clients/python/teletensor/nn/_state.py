@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -234,6 +235,14 @@ def _load(owner: Module, name: str, old: Tensor, new: Any, key: str, assign: boo
         )
     with tt.no_grad():
         if not assign:
+            if old.is_meta and not new.is_meta:
+                warnings.warn(
+                    f"for {key}: copying from a non-meta parameter in the checkpoint to a meta parameter "
+                    "in the current model, which is a no-op. (Did you mean to pass `assign=True` to assign "
+                    "items in the state dictionary to their corresponding key in the module instead of "
+                    "copying them in place?)", stacklevel=2)
+            elif new.is_meta and not old.is_meta:
+                return f"{key} has no data in the checkpoint: it is a tensor of the device meta."
             old.copy_(new)
             return ""
         if isinstance(old, Parameter):

@@ -17,7 +17,7 @@ from ..sparse import SparseTensor
 from ._hooks import Hooks, RemovableHandle, every
 from ._private_names import PrivateNames
 from ._state import IncompatibleKeys, StateHooks, load_own, load_state, save_own, save_state
-from .parameter import Buffer, Parameter
+from .parameter import Buffer, Parameter, UninitializedTensorMixin
 
 __all__ = ["Module"]
 
@@ -397,8 +397,8 @@ class Module(PrivateNames):
         fn(self)
         return self
 
-    def _apply(self: T, fn: Callable[[Tensor], Tensor]) -> T:
-        for module in self.children():
+    def _apply(self: T, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> T:
+        for module in self.children() if recurse else ():
             module._apply(fn)
         own = self.__dict__
         with tt.no_grad():
@@ -409,17 +409,20 @@ class Module(PrivateNames):
                 changed = fn(parameter)
                 if changed is parameter:
                     continue
-                _stays(parameter, changed)
                 gradient = parameter.grad
-                parameter.grad = None
-                parameter.data = changed
+                if changed.is_meta != parameter.is_meta:
+                    own[name] = parameter = _replaced(parameter, changed)
+                else:
+                    _stays(parameter, changed)
+                    parameter.grad = None
+                    parameter.data = changed
                 if gradient is not None:
                     parameter.grad = fn(gradient).requires_grad_(gradient.requires_grad)
             for name in self._buffer_names:
                 if own[name] is not None:
                     changed = fn(own[name])
                     _stays(own[name], changed)
-                    own[name] = changed
+                    own[name] = _replaced(own[name], changed)
         return self
 
     @overload
@@ -437,6 +440,12 @@ class Module(PrivateNames):
         device, dtype = _parse_to(args, kwargs)
 
         def convert(tensor: Tensor) -> Tensor:
+            if tensor.is_meta and device is not None and tt.device(device).type != "meta":
+                name = f"{_core.text_prefix()}.nn.Module"
+                raise NotImplementedError(
+                    f"Cannot copy out of meta tensor; no data! Please use {name}.to_empty() instead of "
+                    f"{name}.to() when moving module from meta to a different device."
+                )
             if dtype is not None and (tensor.is_floating_point() or tensor.dtype.is_complex):
                 tensor = tensor.to(device=device, dtype=dtype) if device else tensor.to(dtype)
             elif device is not None:
@@ -458,18 +467,9 @@ class Module(PrivateNames):
         self._own_hooks().compiled = compile(self, *args, **kwargs)
 
     def to_empty(self: T, *, device: Any, recurse: bool = True) -> T:
-        """Moves the module to a device without copying its values."""
-        modules = self.modules() if recurse else iter([self])
-        with tt.no_grad():
-            for module in modules:
-                own = module.__dict__
-                for name in module._parameter_names:
-                    if own[name] is not None:
-                        own[name].data = tt.empty_like(own[name], device=device)
-                for name in module._buffer_names:
-                    if own[name] is not None:
-                        own[name] = tt.empty_like(own[name], device=device)
-        return self
+        """Moves the module to a device without copying its values, which are unset afterwards. Parameters
+        that move from or to the device meta are replaced by new ones."""
+        return self._apply(lambda tensor: tt.empty_like(tensor, device=device), recurse)
 
     def cpu(self: T) -> T:
         """Moves the module to the daemon's CPU."""
@@ -677,9 +677,17 @@ class Module(PrivateNames):
         return text + ")"
 
 
+def _replaced(tensor: Tensor, changed: Tensor) -> Tensor:
+    """The parameter or buffer that takes the place of `tensor`, with the contents of `changed`."""
+    if isinstance(tensor, UninitializedTensorMixin) and changed is not tensor:
+        return type(tensor)(tensor.requires_grad, changed.device, changed.dtype)
+    return Parameter(changed, tensor.requires_grad) if isinstance(tensor, Parameter) else changed
+
+
 def _stays(tensor: Tensor, changed: Tensor) -> None:
-    """Raises RuntimeError for a tensor of another session, because a module stays in its session."""
-    if changed._session is not tensor._session:
+    """Raises RuntimeError for a tensor of another session, because a module stays in its session unless it
+    moves from or to the device meta."""
+    if changed._session is not tensor._session and changed.is_meta == tensor.is_meta:
         raise RuntimeError(
             "a module cannot move to another session: for a copy on another rank of a mesh use "
             "mesh[i].copy(module)"

@@ -7,7 +7,6 @@ from typing import Any
 
 from ... import _core
 from ..._core import Tensor, ops
-from ..._sessions.session import current_session
 from ..._tensors.convert import resolve_device, tensor
 from ..._tensors.memory_format import in_format, made_like
 from ..._tensors.pending import later, numbers_of
@@ -27,7 +26,7 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None,
          requires_grad: bool = False) -> Tensor:
     """A tensor of shape `size` filled with one value. Its dtype is that of the value unless one is
     given."""
-    device = resolve_device(current_session(), device)
+    device = resolve_device(device)
     if dtype is None and isinstance(fill_value, float):
         dtype = _core.default_dtype()
     return made(ops["full"](fill_value, sizes_of((size,)), dtype, device), requires_grad)
@@ -121,7 +120,7 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, dev
     if end is None:
         start, end = 0, start
     start, end, step = _number(start), _number(end), _number(step)
-    device = resolve_device(current_session(), device)
+    device = resolve_device(device)
     if dtype is None and any(isinstance(v, float) for v in (start, end, step)):
         dtype = _core.default_dtype()
     first, last, by = _whole(dtype, start, end, step)

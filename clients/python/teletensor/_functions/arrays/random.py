@@ -8,7 +8,6 @@ from typing import Any
 
 from ... import _core
 from ..._core import Tensor, ops
-from ..._sessions.session import current_session
 from ..._tensors.convert import resolve_device
 from ..._tensors.generator import Generator, draw
 from ..._tensors.memory_format import made_like
@@ -58,14 +57,14 @@ def randint(low: int = 0, high: Any = None, size: Any = None, *, generator: Gene
     elif high is None:
         low, high = 0, low
     return made(draw("randint", low, high, sizes_of((size,)), dtype or _core.int64,
-                     resolve_device(current_session(), device), generator=generator), requires_grad)
+                     resolve_device(device), generator=generator), requires_grad)
 
 
 @factory
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = None,
              device: Any = None) -> Tensor:
     """A random permutation of 0 ... n-1."""
-    return draw("randperm", n, dtype or _core.int64, resolve_device(current_session(), device),
+    return draw("randperm", n, dtype or _core.int64, resolve_device(device),
                 generator=generator)
 
 

@@ -179,7 +179,8 @@ def fully_shard(
 
     ValueError for a ModuleList or ModuleDict, a parameter without dimensions or of a lazy module, a
     placement that does not fit, and a parameter or module that is sharded already;
-    NotImplementedError for a CPUOffloadPolicy and for a number as reshard_after_forward."""
+    NotImplementedError for a CPUOffloadPolicy, a number as reshard_after_forward and a parameter on the
+    device meta."""
     modules = list(module) if isinstance(module, (list, tuple)) else [module]
     ranks, replicas = _ranks_of(mesh)
     _check_options(reshard_after_forward, offload_policy)
@@ -194,6 +195,11 @@ def fully_shard(
             )
     owned = []
     for parameter, name, owners in _own_parameters(modules, ignored_params or set()):
+        if parameter.is_meta:
+            raise NotImplementedError(
+                f"fully_shard: parameter {name} is on the device meta and has no data: give the module "
+                "memory by to_empty() first"
+            )
         dim = _dimension(parameter, name, shard_placement_fn, ranks.size())
         owned.append((parameter, name, owners, Sharding(ranks, tuple(parameter.shape), dim)))
     made = []

@@ -101,12 +101,12 @@ class _Notes(saved_tensors_hooks):
         super().__init__(note, group.saved)
         self._storages = [each.tensor for each in wholes]
 
-    def _save(self) -> tuple[Any, int]:
-        self._session = owner_of(self._storages[0]._session)._core  # type: ignore[union-attr]
-        return self._session, _core.saved_hooks(self._session)
+    def _sessions(self) -> list[_core.Session]:
+        return [owner_of(self._storages[0]._session)._core]  # type: ignore[union-attr]
 
     def _apply(self) -> None:
-        _core.push_saved_hooks(self._session, *self._hooks, self._storages)
+        for each in self._native:
+            _core.push_saved_hooks(each, *self._hooks, self._storages)
 
 
 class Group:

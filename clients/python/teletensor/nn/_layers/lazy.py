@@ -127,7 +127,11 @@ class _Lazy(LazyModuleMixin, Module):
 
     def _become(self, size: int) -> None:
         kind: Any = self._becomes
-        made: Module = kind(size, **self.__dict__.pop("_arguments"))
+        arguments = self.__dict__.pop("_arguments")
+        for name in self._tensors:
+            if self.__dict__[name] is not None:  # the module may have moved
+                arguments = {**arguments, "device": self.__dict__[name].device}
+        made: Module = kind(size, **arguments)
         made.train(self.training)
         with tt.no_grad():
             for name in self._tensors:

@@ -70,10 +70,11 @@ def fuse_linear_bn_eval(linear: Any, bn: Any) -> Any:
 
 
 def skip_init(module_cls: type[Module], *args: Any, **kwargs: Any) -> Any:
-    """Constructs a module of this class, on a device if one is given. Initialisation is not skipped,
-    because it takes no time here."""
+    """Constructs a module of this class without initial values, on the CPU unless a `device` is given."""
     if not (isinstance(module_cls, type) and issubclass(module_cls, Module)):
         raise RuntimeError(f"Expected a Module; got {module_cls}")
     if "device" not in inspect.signature(module_cls).parameters:
         raise RuntimeError("Module must support a 'device' arg to skip initialization")
-    return module_cls(*args, **kwargs)
+    device = kwargs.pop("device", "cpu")
+    kwargs["device"] = "meta"
+    return module_cls(*args, **kwargs).to_empty(device=device)
