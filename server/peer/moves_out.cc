@@ -57,7 +57,7 @@ Status Moves::may_leave(const Lease& lease, const std::string& peer) const {
   if (resting_.contains(&lease)) {
     return Status(Code::kAborted, "the session is being brought to rest for an earlier move");
   }
-  return lease.over() ? Status(Code::kAborted, "the session has ended") : Status();
+  return lease.streams().over() ? Status(Code::kAborted, "the session has ended") : Status();
 }
 
 bool Moves::linked(const std::string& peer) const {
@@ -220,7 +220,7 @@ void Moves::send_more(const std::string& id, Leaving& leaving) {
 void Moves::commit(const std::string& id, const v1::PeerMove& ready) {
   Leaving& leaving = leaving_.at(id);
   Lease& lease = *leaving.lease;
-  if (lease.over() || lease.saved().handed_on()) {
+  if (lease.streams().over() || lease.saved().handed_on()) {
     return give_up(id, Status(Code::kAborted, "the session has ended, or has another client"),
                    true);
   }

@@ -407,7 +407,7 @@ void Recovery::work() {
 
 core::Result<SnapshotFacts> Recovery::write(Job& job) {
   const auto wanted = [&]() -> Status {
-    if (job.lease->over()) return Status(Code::kCancelled, "the session has ended");
+    if (job.lease->streams().over()) return Status(Code::kCancelled, "the session has ended");
     if (job.lease->saved().handed_on())
       return Status(Code::kCancelled, "another client has the session");
     return {};
@@ -491,7 +491,7 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
   // If this lease has passed its file to the next lease of the session, the snapshot is stored in
   // that file as well.
   const bool ours = job.lease->set_file(file, facts.completed_upto);
-  if (ours ? job.lease->over() : fresh) {
+  if (ours ? job.lease->streams().over() : fresh) {
     store_->remove(file);
     state_use_.forget(file);
     shared_tensors_.held_by(file, {});
@@ -610,7 +610,7 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
     std::vector<LeaseRef> again;
     for (const auto& [ignored, lease] : order) {
       auto& result = results[lease.get()];
-      if (!result || result->status().code() != Code::kAborted || lease->over()) continue;
+      if (!result || result->status().code() != Code::kAborted || lease->streams().over()) continue;
       result.reset();
       --done;
       again.push_back(lease);
@@ -666,7 +666,7 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
       }
       if (result) why = result->status();
     }
-    if (lease->over()) continue;  // The client has closed the session meanwhile.
+    if (lease->streams().over()) continue;  // The client has closed the session meanwhile.
     // The next daemon restores the session from its last snapshot.
     if (!lease->saved().name().empty()) stay.insert(lease.get());
     lose(lease, why, losses, facts);

@@ -52,12 +52,6 @@ Lease::Lease(Leases* table, std::string token, std::string ticket, ClientInfo cl
 
 Lease::~Lease() = default;
 
-Status Lease::ended_status() const {
-  const std::optional<Ending> ending = streams_.ending();
-  return !ending || ending->status.ok() ? Status(Code::kAborted, "the session has ended")
-                                        : ending->status;
-}
-
 Status Lease::submit(const LeaseCall* run, std::string_view bytes) {
   wire::Frame frame;
   TT_RETURN_IF_ERROR(intake_.read(bytes, frame));
@@ -167,11 +161,6 @@ bool Lease::set_file(const std::string& file, std::uint64_t upto) {
 void Lease::hand_on_file(Lease& next) {
   const auto [file, upto] = saved_.hand_on();
   (void)next.set_file(file, upto);
-}
-
-bool Lease::over() const {
-  const std::optional<Ending> ending = streams_.ending();
-  return ending && ending->word != "daemon" && ending->word != "restart" && ending->word != "taken";
 }
 
 bool Lease::busy() {

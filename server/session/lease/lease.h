@@ -72,7 +72,7 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   template <class Use>
   auto with_session(Use use) -> decltype(use(std::declval<engine::Session&>())) {
     const HeldSession::User user(held_);
-    if (user.session() == nullptr) return ended_status();
+    if (user.session() == nullptr) return streams_.ended_status();
     return use(*user.session());
   }
 
@@ -104,8 +104,6 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   // Passes this lease's file to the next lease of the session. There may be none.
   void hand_on_file(Lease& next);
 
-  // Returns true if the lease has ended and will not be restored by the next daemon.
-  bool over() const;
   // Time at which a command last completed.
   Clock::time_point active_at() const { return Clock::time_point(Clock::duration(active_at_)); }
   // The time since which the lease has had no client and nothing has run. The epoch if it has a
@@ -123,7 +121,6 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
  private:
   template <class Act>
   void tell(Act act);
-  core::Status ended_status() const;
   void wake();
   void consumed(core::Status status);
 

@@ -194,9 +194,16 @@ std::optional<std::vector<std::weak_ptr<LeaseCall>>> LeaseStreams::end(const End
   return std::exchange(calls_, {});
 }
 
-std::optional<Ending> LeaseStreams::ending() const {
+Status LeaseStreams::ended_status() const {
   MutexLock lock(mutex_);
-  return ending_;
+  return !ending_ || ending_->status.ok() ? Status(Code::kAborted, "the session has ended")
+                                          : ending_->status;
+}
+
+bool LeaseStreams::over() const {
+  MutexLock lock(mutex_);
+  return ending_ && ending_->word != "daemon" && ending_->word != "restart" &&
+         ending_->word != "taken";
 }
 
 }  // namespace teletensor::server

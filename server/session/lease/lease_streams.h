@@ -93,8 +93,10 @@ class LeaseStreams {
   // Ends the lease and returns the calls that must be told. Returns nothing if it had ended before;
   // the first reason counts.
   std::optional<std::vector<std::weak_ptr<LeaseCall>>> end(const Ending& ending);
-  // The reason for which the lease has ended. None if it has not.
-  std::optional<Ending> ending() const;
+  // The error of calls after the end.
+  core::Status ended_status() const;
+  // Returns true if the lease has ended and will not be restored by the next daemon.
+  bool over() const;
 
  private:
   const ClientInfo& client_;

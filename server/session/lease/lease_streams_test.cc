@@ -120,7 +120,8 @@ TEST_F(LeaseStreamsTest, TheFirstReasonOfAnEndCounts) {
   ASSERT_TRUE(calls.has_value());
   EXPECT_EQ(calls->size(), 1u);
   EXPECT_FALSE(streams.end({core::Status(Code::kCancelled, "closed"), "closed"}).has_value());
-  EXPECT_EQ(streams.ending()->word, "killed");
+  EXPECT_EQ(streams.ended_status().message(), "killed");
+  EXPECT_TRUE(streams.over());
   EXPECT_EQ(streams.join(two, std::nullopt, &word).message(), "killed");
   EXPECT_EQ(word, "killed");
   EXPECT_EQ(streams.detached_since(), Clock::time_point{});

@@ -105,7 +105,8 @@ bool Leases::retire(Lease& lease, const Ending& ending,
                              {"reason", ending.status.message()}});
   table_.remove(lease, ending, keep);
   for (const auto& weak : *calls) lingering_.add(weak);
-  if (const std::string file = lease.saved().name(); !file.empty() && lease.over() && on_over) {
+  if (const std::string file = lease.saved().name();
+      !file.empty() && lease.streams().over() && on_over) {
     on_over(file);
   }
   for (const auto& weak : *calls) {

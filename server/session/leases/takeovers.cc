@@ -65,7 +65,7 @@ void Takeovers::free_name(const Name& name) {
   changed_.notify_all();
 }
 
-void Takeovers::begin(ClientInfo client, LeaseReady ready, LeaseRef of) {
+void Takeovers::begin(ClientInfo client, LeaseReady ready, const LeaseRef& of) {
   if (of) {
     client.name = of->client.name;
     client.named = of->client.named;

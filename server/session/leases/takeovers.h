@@ -30,7 +30,7 @@ class Takeovers {
   // token reach it from then on, and `start` of the new lease has its position. Opens a new session
   // if none has the name. `ready` is called once the old client's last frame is consumed. `of`: the
   // session to take over instead, regardless of its name.
-  void begin(ClientInfo client, LeaseReady ready, LeaseRef of = nullptr);
+  void begin(ClientInfo client, LeaseReady ready, const LeaseRef& of = nullptr);
   // Waits until no session is being taken over, because such sessions are not in the table. Returns
   // false if one still is after `patience`.
   bool settle(std::chrono::milliseconds patience);
