@@ -182,9 +182,9 @@ def sampled_addmm(input: Any, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alph
     return input._like(products.sum(1) * alpha + input._data * beta)
 
 
-def smm(input: Any, mat: Any) -> Any:
+def smm(input: Any, mat2: Any) -> Any:
     """The product of a sparse and a dense matrix as a sparse matrix."""
-    return mm(input, mat).to_sparse()
+    return mm(input, mat2).to_sparse()
 
 
 def hspmm(mat1: Any, mat2: Any) -> Any:
