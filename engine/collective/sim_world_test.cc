@@ -323,7 +323,7 @@ bool World::wanted(Rank rank) const {
   return last_of(rank) < last;
 }
 
-// As GroupEpoch::rest() and Recovery::rest_groups().
+// As GroupRest::rest() and Recovery::rest_groups().
 void World::come_to_rest(Place place, Time until) {
   Node& node = nodes_[place];
   if (!alive(place) || !node.shuts_down) return;
