@@ -27,6 +27,7 @@ def assemble(stage: Path) -> None:
     shutil.copy(ROOT / "cmake/teletensor.cmake", sources / "cmake")
     (sources / "docs").mkdir()
     shutil.copy(ROOT / "docs/ops.json", sources / "docs")  # which the conformance kit reads
+    shutil.copytree(ROOT / "docs/man", sources / "docs/man")
     for name in ("LICENSE", "NOTICE", "VERSION"):
         shutil.copy(ROOT / name, stage)
     # VERSION is two folders above the client in the checkout, and beside the client in the archive.

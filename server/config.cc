@@ -168,6 +168,9 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
       "machines.\n"
       "Settings: flags, then TELETENSOR_* in the environment, then the --config file.");
   app.set_version_flag("--version", "teletensord " + version);
+  app.footer(
+      "Exit status: 0 if it has ended as asked, or printed what was asked for; 1 if it could not "
+      "start, or not restart after the loss of a GPU; 2 for a mistake in a setting.");
   app.add_option("--config", path, "TOML file; keys are the flags' names with underscores")
       ->envname("TELETENSOR_CONFIG");
   for (const Setting& setting : settings()) SettingOption(app, setting, config);

@@ -53,9 +53,16 @@ grpc::Status check(const std::string& target, std::string& answer) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: teletensor-health unix:PATH | PATH | HOST:PORT\n");
-    return 2;
+  const std::string word = argc == 2 ? argv[1] : "";
+  const bool help = word == "--help" || word == "-h";
+  if (help || word.empty() || word.starts_with('-')) {
+    std::fprintf(
+        help ? stdout : stderr,
+        "teletensor-health: whether the daemon at an address reports that it is serving.\n"
+        "Usage: teletensor-health unix:PATH | PATH | HOST:PORT\n\n"
+        "Exit status: 0 if it is serving, 1 if it is not or does not answer within 2 s, 2 for "
+        "a mistake on the command line.\n");
+    return help ? 0 : 2;
   }
   const std::string target = target_of(argv[1]);
   if (target.empty()) {

@@ -20,7 +20,7 @@ def names() -> list[str]:
 
 
 def playable(name: str) -> bool:
-    """Whether a transcript can be played without an operator of the daemon, who restarts it, for example."""
+    """Whether a transcript can be played without an operator, who restarts the daemon, for example."""
     return all(step.word != "operator" for step in steps(FOLDER / f"{name}.txt"))
 
 

@@ -27,8 +27,8 @@ LIMITS = {"credit_upto": 1 << 14, "credit_bytes": 1 << 23, "max_frame_bytes": 1 
           "max_chunk_bytes": 1 << 20, "programs": 1024, "program_steps": 1 << 17, "program_bytes": 1 << 26,
           "kept": 10000}
 # Steps that wait for the client; all others are done as soon as they are reached.
-CLIENT = ("hello", "hello_at_last", "call", "until", "run", "frame", "bytes", "upload", "cut_upload", "rest",
-          "download", "cut_download")
+CLIENT = ("hello", "hello_at_last", "call", "until", "run", "frame", "bytes", "upload", "cut_upload",
+          "rest", "download", "cut_download")
 # The fields that name commands by their numbers, and how Progress names the command of an entry.
 NUMBERS = {"taken": "fetch", "saved": "node", "forget": "node", "raise": "root"}
 KEYS = {"fetched": "seq", "errors": "root", "raised": "seq"}

@@ -459,24 +459,19 @@ def _bench(args: argparse.Namespace) -> int:
         data = np.ones(8 << 20, np.float32)
         held = from_numpy(data)
         scalar = x.sum()
-        found = {
-            "small op, issued and run": median(chain, 5) / 1000,
-            "one value read": median(lambda: (scalar + 1).item(), 50),
-            "matmul 1024, speed": 2 * 1024**3 / median(product, 5),
-            "upload, speed": data.nbytes / median(lambda: from_numpy(data).sum().item(), 3),
-            "download, speed": data.nbytes / median(lambda: (held + 1).numpy(), 3),
-        }
+        seconds = {"small_op_seconds": median(chain, 5) / 1000,
+                   "read_seconds": median(lambda: (scalar + 1).item(), 50)}
+        speeds = {"matmul_flops_per_second": 2 * 1024**3 / median(product, 5),
+                  "upload_bytes_per_second": data.nbytes / median(lambda: from_numpy(data).sum().item(), 3),
+                  "download_bytes_per_second": data.nbytes / median(lambda: (held + 1).numpy(), 3)}
     if args.json:
-        print(json.dumps(found))
+        print(json.dumps({**seconds, **speeds}))
         return 0
-    for name, value in found.items():
-        if "speed" not in name:
-            text = f"{value * 1e6:.1f} us"
-        elif "matmul" in name:
-            text = f"{value / 1e9:.1f} GFLOP/s"
-        else:
-            text = f"{value / 1e6:.0f} MB/s"
-        print(f"{name:26} {text}")
+    matmul, upload, download = speeds.values()
+    _table([("small op, issued and run", f"{seconds['small_op_seconds'] * 1e6:.1f} us"),
+            ("one value read", f"{seconds['read_seconds'] * 1e6:.1f} us"),
+            ("matmul of 1024 x 1024", f"{matmul / 1e9:.1f} GFLOP/s"),
+            ("upload", f"{upload / 1e6:.0f} MB/s"), ("download", f"{download / 1e6:.0f} MB/s")])
     return 0
 
 

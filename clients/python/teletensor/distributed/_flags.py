@@ -83,7 +83,9 @@ def _listed(text: str) -> list[str]:
 def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=prog,
-        description="Starts the processes of a world on this machine, with torchrun's flags and variables.")
+        description="Starts the processes of a world on this machine, with torchrun's flags and variables.",
+        epilog="Exit status: 0 if all processes have exited with 0, 1 if one has failed, 2 for a mistake "
+               "on the command line, 128 + N if signal N has ended the launcher.")
 
     def flag(name: str, text: str, *short: str, **options: Any) -> None:
         plain = name[2:].replace("-", "_")
