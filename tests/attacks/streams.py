@@ -1,15 +1,16 @@
 """Silent uploads: a user opens Upload calls on many connections and sends nothing.
 
-    python -m attacks.streams ADDRESS        (in the folder tests)
+    TELETENSOR_TOKEN=... python -m attacks.streams ADDRESS        (in the folder tests)
 """
 
 import asyncio
+import os
 import sys
 import threading
 import time
 
 import grpc
-from support.raw import SERVICE, Raw, metadata
+from support.raw import SERVICE, Raw, authorization, metadata
 
 EACH = 100  # the maximum number of calls on a connection
 
@@ -19,11 +20,11 @@ def nothing(data):
 
 
 class SilentUploads:
-    """Context manager that keeps `connections` times EACH calls open, each connection with a session of its
-    own. `refusals` has the status of each call that the daemon has ended, as (code, details)."""
+    """Context manager that keeps `connections` times EACH calls of the token's user open, each connection with
+    a session of its own. `refusals` has the status of each call that the daemon has ended, as (code, details)."""
 
-    def __init__(self, address, connections=11):
-        self.address, self.connections = address, connections
+    def __init__(self, address, token, connections=11):
+        self.address, self.token, self.connections = address, token, connections
         self.refusals = []
         self._raw = []
 
@@ -33,7 +34,7 @@ class SilentUploads:
         self._thread.start()
         tokens = []
         for _ in range(self.connections):
-            raw = Raw(self.address)
+            raw = Raw(self.address, token=self.token)
             self._raw.append(raw)
             tokens.append(raw.session())
         self._sessions = tokens
@@ -59,8 +60,9 @@ class SilentUploads:
             channel = grpc.aio.insecure_channel(self.address, [("grpc.use_local_subchannel_pool", 1)])
             self._channels.append(channel)
             upload = channel.stream_unary(SERVICE + "Upload", nothing, nothing)
+            own = metadata(token) + authorization(self.token)
             for _ in range(EACH):
-                self._tasks.append(asyncio.ensure_future(self._watch(upload(metadata=metadata(token)))))
+                self._tasks.append(asyncio.ensure_future(self._watch(upload(metadata=own))))
 
     async def _watch(self, call):
         code = await call.code()
@@ -75,7 +77,7 @@ class SilentUploads:
 
 
 def main():
-    with SilentUploads(sys.argv[1]) as attack:
+    with SilentUploads(sys.argv[1], os.environ["TELETENSOR_TOKEN"]) as attack:
         while True:
             print(f"{attack.calls - len(attack.refusals)} of {attack.calls} calls are open", flush=True)
             time.sleep(1)

@@ -143,7 +143,7 @@ def attaches(daemon, served):
 
 def rights(daemon, served):
     """Calls of administrators, and on sessions of other users, by a caller without rights to them."""
-    with Raw(daemon.unix) as own, Raw(daemon.tcp) as raw:
+    with Raw(daemon.unix) as own, Raw(daemon.tcp, token=daemon.token) as raw:
         theirs = own.session()
         number = own.sessions()[0].id
         pb = raw.admin_pb

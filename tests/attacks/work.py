@@ -160,7 +160,7 @@ def snapshots_without_end(daemon, served):
 
 def silent_uploads(daemon, served):
     """1,100 uploads of one user that send nothing hold the user's share of the streams only."""
-    with SilentUploads(daemon.tcp) as attack:
+    with SilentUploads(daemon.tcp, daemon.token) as attack:
         served()
         wait_until(lambda: len(attack.refusals) >= attack.calls - 1024, what="all calls have arrived")
         served()

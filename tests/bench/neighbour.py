@@ -11,6 +11,7 @@ victim's read waits for the next daemon, which is started at once.
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from fairness import SERVE  # noqa: E402
 from support.clients import client, finish, wait_line  # noqa: E402
 from support.daemon import Daemon, wait_until  # noqa: E402
 
-FLAGS = ("--restart", "60", "--drain", "30", "--http", "127.0.0.1:0")
+FLAGS = ("--restart", "60", "--drain", "30")
 VICTIM = SERVE.format(prepare="""x = tt.ones(3)
     (x + 1).sum().item()""", step="""result = result or []
             began = time.perf_counter()
@@ -80,7 +81,7 @@ def snapshots(daemon, options):
 def streams(daemon, _):
     """1,100 uploads that send nothing."""
     process = subprocess.Popen([sys.executable, "-u", "-m", "attacks.streams", daemon.tcp], cwd=HERE.parent,
-                               stdout=subprocess.PIPE, text=True)
+                               env={**os.environ, "TELETENSOR_TOKEN": daemon.token}, stdout=subprocess.PIPE, text=True)
     process.stdout.readline()
     with ended(process):
         yield

@@ -369,7 +369,7 @@ def rows(daemon):
 
     peer = flight.Peer()
     try:
-        with tt.connect(daemon.unix) as unix, tt.connect(daemon.tcp) as tcp:
+        with tt.connect(daemon.unix) as unix, tt.connect(daemon.tcp, token=daemon.token) as tcp:
             yield from rows_of(unix, tcp, peer)
     finally:
         peer.close()

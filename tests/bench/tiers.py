@@ -18,14 +18,14 @@ import teletensor as tt
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.daemon import Daemon
-from support.http import ask
+from support.http import scrape
 
 MIB = 1 << 20
 SESSIONS = 8
 
 
 def metrics(daemon):
-    text = ask(daemon.http, "/metrics").text
+    text = scrape(daemon)
     found = re.findall(r'^(teletensor_mov\w+)(?:\{direction="(\w+)"\})? (\S+)$', text, re.M)
     return {(name, direction): float(value) for name, direction, value in found}
 
@@ -33,7 +33,7 @@ def metrics(daemon):
 def run(memory, flags, args):
     """Runs each session in turn, with some work on all its tensors. Returns the seconds, and what was
     moved."""
-    daemon = Daemon("--host-memory", f"{memory}MiB", "--http", "127.0.0.1:0", *flags)
+    daemon = Daemon("--host-memory", f"{memory}MiB", *flags)
     try:
         each = 4 * args.memory * MIB // SESSIONS // 4  # bytes of a tensor, four per session
         random = np.random.default_rng(1)

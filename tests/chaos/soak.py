@@ -34,7 +34,7 @@ from support.raw import Raw  # noqa: E402
 
 FLAGS = ("--host-memory", "512MiB", "--session-memory", "192MiB", "--disk-memory", "1GiB", "--lease", "3",
          "--stall", "5", "--max-sessions", "400", "--user-sessions", "0", "--snapshot-every", "10",
-         "--restart", "30", "--http", "127.0.0.1:0")
+         "--restart", "30")
 
 # The program of a correct client, which runs for ever; it reports a wrong value.
 GOOD = """

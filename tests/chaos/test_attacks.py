@@ -13,7 +13,7 @@ from attacks.newcomers import Newcomers
 from support.daemon import resident
 
 TESTS = Path(__file__).resolve().parents[1]
-DEPLOYED = ("--restart", "60", "--drain", "60", "--http", "127.0.0.1:0", "--snapshot-every", "1")
+DEPLOYED = ("--restart", "60", "--drain", "60", "--snapshot-every", "1")
 MEMORY = 1 << 30  # what the daemon may take beside the tensors of an attack
 
 COVERED = {

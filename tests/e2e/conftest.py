@@ -16,5 +16,5 @@ def browser():
 @pytest.fixture
 def admin(start_daemon, new_token):
     """(daemon, a token of an admin)"""
-    daemon = start_daemon("--http", "127.0.0.1:0", "--slow-ms", "50", anonymous=False)
+    daemon = start_daemon("--slow-ms", "50")
     return daemon, new_token(daemon, "root", "admin")

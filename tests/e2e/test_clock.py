@@ -10,7 +10,7 @@ import pytest
 from support.clients import client, wait_line
 from support.daemon import wait_until
 from support.faults import Calendar
-from support.http import ask, samples
+from support.http import ask, samples, scrape
 from support.http2 import Peer
 from support.raw import Raw
 
@@ -26,7 +26,7 @@ def calendar(tmp_path):
 
 def age(daemon):
     """The age of the health probe's last right answer, in seconds."""
-    return samples(ask(daemon.http, "/metrics").text)["teletensor_canary_age_seconds", ()]
+    return samples(scrape(daemon))["teletensor_canary_age_seconds", ()]
 
 
 @pytest.mark.parametrize("jump", [400 * DAY, -HOUR])
@@ -34,7 +34,7 @@ def test_nobody_expires(start_daemon, tt, calendar, jump):
     """Sessions stay, attached or detached; periodic snapshots, the health probe and transfers in both
     directions continue. A daemon that is shut down while the clock is wrong restores the same sessions
     afterwards."""
-    daemon = start_daemon("--lease", "300", "--restart", "120", "--snapshot-every", "0.2", "--http", "127.0.0.1:0",
+    daemon = start_daemon("--lease", "300", "--restart", "120", "--snapshot-every", "0.2",
                           env=calendar.environment)
     data = np.arange(1 << 20, dtype=np.int64)
     left = tt.connect(daemon.unix, name="left")

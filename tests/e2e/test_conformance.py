@@ -49,7 +49,7 @@ def command(*words, **variables):
 
 
 def test_the_command(daemon):
-    played = command(daemon.tcp, "instruction", "thin")
+    played = command(daemon.tcp, "instruction", "thin", TELETENSOR_TOKEN_FILE=daemon.token_file)
     assert played.returncode == 0, played.stdout + played.stderr
     assert played.stdout.splitlines() == ["passed  instruction", "passed  thin", "2 passed, 0 failed"]
 
@@ -84,7 +84,7 @@ def test_the_command_over_tls(start_daemon, tmp_path):
     """Certificates and tokens are those of every command; without one of them nothing is played."""
     authority = Authority(tmp_path / "ca")
     certificate, key = authority.issue("server")
-    daemon = start_daemon("--tls-cert", str(certificate), "--tls-key", str(key), "--lease", "60", anonymous=False)
+    daemon = start_daemon("--tls-cert", str(certificate), "--tls-key", str(key), "--lease", "60")
     token = subprocess.run([binary(), "--state-dir", f"{daemon.folder}/state", "--create-token", "alice:user"],
                            capture_output=True, text=True, timeout=120, check=True).stdout.strip()
     address = "tls://" + daemon.tcp

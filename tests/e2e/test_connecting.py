@@ -191,7 +191,7 @@ def test_an_authority_means_tls_on_loopback(start_daemon, tt, authority):
 
 
 def test_the_port_of_http(start_daemon, refused, authority):
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     for address, step in ((daemon.http, "protocol"), ("tls://" + daemon.http, "TLS")):
         refused(address, step, "speaks HTTP/1", "--http", "the address of --listen")
 
@@ -289,7 +289,7 @@ def test_a_certificate_of_the_client_that_is_wanted(start_daemon, refused, autho
 
 
 def test_tokens(start_daemon, refused, tt):
-    daemon = start_daemon(anonymous=False)
+    daemon = start_daemon()
     refused(daemon.tcp, "session", "this needs a token", "TELETENSOR_TOKEN_FILE", "teletensor token create",
             kind=tt.RefusedError)
     text = refused(daemon.tcp, "session", "unknown, expired or revoked", kind=tt.RefusedError, token="tt_" + "0" * 64)

@@ -26,7 +26,8 @@ def run(name, *arguments, **environment):
 
 @pytest.mark.parametrize("way", ["unix", "tcp"])
 def test_it_trains(shared_daemon, way):
-    done = run("train", getattr(shared_daemon, way), "300")
+    who = {"TELETENSOR_TOKEN_FILE": shared_daemon.token_file} if way == "tcp" else {}
+    done = run("train", getattr(shared_daemon, way), "300", **who)
     assert done.returncode == 0, done.stderr
     losses = [float(value) for value in re.findall(r"loss ([\d.]+)", done.stdout)]
     assert len(losses) == 4 and losses[-1] < 0.01 < losses[0], done.stdout

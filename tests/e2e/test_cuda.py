@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from support.cuda import Control, fake
 from support.daemon import wait_until
-from support.http import ask
+from support.http import ask, scrape
 
 
 @pytest.fixture
 def start(start_daemon):
     """start(*flags, **options of the fake driver): a daemon."""
 
-    def started(*flags, **options):
+    def started(*flags, forgets="", **options):
         arguments, environment = fake(*flags, **options)
-        return start_daemon(*arguments, env=environment)
+        return start_daemon(*arguments, env=environment, forgets=forgets)
     return started
 
 
@@ -108,7 +108,7 @@ def test_loops_are_compiled_beside_the_work_and_kept_on_disk(start):
         return x
 
     numbers = np.random.default_rng(0).normal(size=(64, 48)).astype(np.float32)
-    daemon = start("--http", "127.0.0.1:0")
+    daemon = start()
     with tt.connect(daemon.unix):
         captured = tt.compile(work)
         wanted = captured(tt.tensor(numbers)).numpy()
@@ -117,7 +117,7 @@ def test_loops_are_compiled_beside_the_work_and_kept_on_disk(start):
         def a_loop_has_run():  # single kernels, then loops once they are there: the same bits
             for _ in range(20):
                 np.testing.assert_array_equal(captured(x).numpy(), wanted)
-            page = ask(daemon.http, "/metrics").text
+            page = scrape(daemon)
             return int(re.search(r'device_work_total\{[^}]*kind="loop"\} (\d+)', page).group(1)) > 0
         wait_until(a_loop_has_run, what="the loop's kernel")
     instructions, loops, host, compiled, read, refused = counts(daemon)
@@ -318,7 +318,7 @@ def test_lines_are_put_in_order_on_the_device(start):
 def test_attention_of_16_bits_makes_no_scores(start, dtype):
     import teletensor as tt
 
-    daemon = start("--http", "127.0.0.1:0")
+    daemon = start()
     with tt.connect(daemon.unix):
         tt.manual_seed(3)
         numbers = [tt.randn(1, 1024, 8).to(getattr(tt, dtype)) for _ in range(3)]
@@ -331,7 +331,7 @@ def test_attention_of_16_bits_makes_no_scores(start, dtype):
             found.append([x.float().cpu().detach().numpy() for x in (y, q.grad, k.grad, v.grad)])
         for on_cpu, on_device in zip(*found, strict=True):
             np.testing.assert_allclose(on_device, on_cpu, rtol=0.02, atol=0.02)
-        text = ask(daemon.http, "/metrics").text
+        text = scrape(daemon)
         peak = re.search(r'teletensor_device_memory_bytes{device="cuda:0",kind="peak"} (\S+)', text)
         assert 0 < float(peak[1]) < 1 << 20  # the scores are 2 MiB
         assert "teletensor_device_host_calls_total{" not in text
@@ -344,8 +344,8 @@ def test_a_lost_device(start, tmp_path, what, patience, text):
     import teletensor as tt
 
     control = Control(tmp_path)
-    daemon = start("--http", "127.0.0.1:0", "--device-patience", str(patience), devices=2,
-                   control=control.path)
+    daemon = start("--device-patience", str(patience), devices=2, control=control.path,
+                   forgets="a daemon that keeps sessions would start again, without the loss")
     with tt.connect(daemon.unix):
         there, here = tt.arange(5.0, device="cuda:0") * 1, tt.arange(4.0)
         other, large = tt.arange(3.0, device="cuda:1"), tt.ones(1 << 20, device="cuda:0")

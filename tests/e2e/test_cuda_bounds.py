@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from support.cuda import fake
-from support.http import ask
+from support.http import scrape
 
 SIZE = 50
 SMALL, LARGE = 3, 20_000  # sizes: in a command, and in chunks of a separate upload
@@ -18,12 +18,12 @@ def device(start_daemon):
     """(teletensor, launches(call): of the device, and the call's result), in a session."""
     import teletensor as tt
 
-    arguments, environment = fake("--http", "127.0.0.1:0")
+    arguments, environment = fake()
     daemon = start_daemon(*arguments, env=environment)
 
     def count():
         tt.cuda.synchronize()
-        text = ask(daemon.http, "/metrics").text
+        text = scrape(daemon)
         return float(re.search(r'^teletensor_device_launches_total{device="cuda:0"} (\S+)$', text, re.M)[1])
 
     def launches(call):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.cuda import Control, fake
 from support.daemon import wait_until
-from support.http import ask
+from support.http import scrape
 
 STEPS = 25
 
@@ -19,14 +19,14 @@ def start(start_daemon):
     """start(*flags, **options of the fake driver): a daemon whose device's tasks take 5 us each."""
 
     def started(*flags, **options):
-        arguments, environment = fake("--http", "127.0.0.1:0", *flags, **{"pace": 5} | options)
+        arguments, environment = fake(*flags, **{"pace": 5} | options)
         return start_daemon(*arguments, env=environment)
     return started
 
 
 def did(daemon):
     """(launches, graphs) of cuda:0 so far."""
-    text = ask(daemon.http, "/metrics").text
+    text = scrape(daemon)
     return tuple(float(re.search(rf'^teletensor_device_{what}_total{{device="cuda:0"}} (\S+)$', text, re.M)[1])
                  for what in ("launches", "graphs"))
 

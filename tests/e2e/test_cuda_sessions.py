@@ -9,7 +9,7 @@ import threading
 import numpy as np
 from support.cuda import fake
 from support.daemon import wait_until
-from support.http import ask, samples
+from support.http import ask, samples, scrape
 
 
 def test_sessions_that_share_a_gpu_get_the_bits_of_one_alone(start_daemon):
@@ -93,11 +93,11 @@ def test_what_a_gpu_does_is_told(start_daemon):
     """The GPU's figures appear in /metrics, in `teletensor memory` and `top`, and in the dashboard."""
     import teletensor as tt
 
-    flags, environment = fake("--http", "127.0.0.1:0")
+    flags, environment = fake()
     daemon = start_daemon(*flags, env=environment)
 
     def told(name, **labels):
-        found = samples(ask(daemon.http, "/metrics").text)
+        found = samples(scrape(daemon))
         return found.get((f"teletensor_device_{name}", tuple(sorted({"device": "cuda:0", **labels}.items()))))
     with tt.connect(daemon.unix):
         assert told("host_calls_total", op="geqrf") is None

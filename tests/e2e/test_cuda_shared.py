@@ -186,7 +186,8 @@ def test_what_is_refused(daemon):
     """, daemon.unix))
 
 
-def test_not_over_tcp(daemon):
+def test_not_over_tcp(daemon, monkeypatch):
+    monkeypatch.setenv("TELETENSOR_TOKEN_FILE", daemon.token_file)
     passes(gpu_client("""
         x = tt.ones(8, device="cuda")
         raises(RuntimeError, "over its UNIX socket", lambda: tt.shared_cuda(x))

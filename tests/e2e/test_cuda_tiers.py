@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.cuda import Control, fake
 from support.daemon import HANG, wait_until
-from support.http import ask
+from support.http import scrape
 from support.raw import Raw
 
 MIB = 1 << 20
@@ -19,9 +19,9 @@ TWO = MIB // 2  # elements of 2 MiB
 
 @pytest.fixture
 def start(start_daemon):
-    def begin(*flags, **options):
+    def begin(*flags, forgets="", **options):
         arguments, environment = fake("--device-memory", "8MiB", *flags, memory=64, **options)
-        return start_daemon(*arguments, env=environment)
+        return start_daemon(*arguments, env=environment, forgets=forgets)
     return begin
 
 
@@ -80,7 +80,7 @@ def test_a_session_of_twice_the_devices_memory(start, tt):
 
 
 def test_idle_sessions_give_way(start, tt):
-    daemon = start("--http", "127.0.0.1:0")
+    daemon = start()
     with tt.connect(daemon.unix) as idle, tt.connect(daemon.unix) as busy:
         with idle.as_current():
             kept = tt.tensor(numbers(1)).to("cuda")
@@ -92,7 +92,7 @@ def test_idle_sessions_give_way(start, tt):
             assert (x + x).sum().item() == 2 * numbers(9).sum(dtype=np.float64)
             busy.synchronize()
         assert 0 < use(idle)["away"] <= 4 * MIB  # what is kept by name, last
-        page = ask(daemon.http, "/metrics").text
+        page = scrape(daemon)
         away = re.search(r'teletensor_device_memory_bytes\{device="cuda:0",kind="away"\} (\S+)', page)
         out = re.search(r'teletensor_device_moved_bytes_total\{device="cuda:0",direction="out"\} (\S+)', page)
         assert float(away[1]) == use(idle)["away"] and float(out[1]) >= 2 * MIB
@@ -265,7 +265,7 @@ class Copies:
 
 
 def locked(daemon):
-    page = ask(daemon.http, "/metrics").text
+    page = scrape(daemon)
     return int(float(re.search(r'teletensor_device_memory_bytes\{device="cpu",kind="locked"\} (\S+)', page)[1]))
 
 
@@ -274,7 +274,7 @@ def test_what_moves_is_copied_straight(start, tt, tmp_path, locks):
     """Tensors are spilled through page-locked host memory, or through the slots if the driver cannot lock
     memory."""
     copies = Copies(tmp_path)
-    daemon = start("--http", "127.0.0.1:0", copies=copies.path, locks=locks)
+    daemon = start(copies=copies.path, locks=locks)
     kind, other = ("locked", "slot") if locks == "any" else ("slot", "locked")
     with tt.connect(daemon.unix) as session:
         assert locked(daemon) == 0
@@ -297,7 +297,7 @@ def test_what_moves_is_copied_straight(start, tt, tmp_path, locks):
 def test_blocks_that_are_kept_give_way(start, tt):
     """A locked block is reused by other sessions without locking it again; at most half of the host's memory
     is locked."""
-    daemon = start("--host-memory", "32MiB", "--disk-memory", "1GiB", "--http", "127.0.0.1:0")
+    daemon = start("--host-memory", "32MiB", "--disk-memory", "1GiB")
     with tt.connect(daemon.unix) as session:
         held = [tt.full((TWO,), float(i), device="cuda") for i in range(16)]
         session.synchronize()
@@ -385,7 +385,7 @@ def test_a_device_that_is_lost_while_it_copies(start, tt, tmp_path):
 
 def test_a_daemon_that_ends_while_it_copies(start, tt, tmp_path):
     control, copies = Control(tmp_path), Copies(tmp_path)
-    daemon = start(control=control.path, copies=copies.path)
+    daemon = start(control=control.path, copies=copies.path, forgets="its client is not to wait for another daemon")
     with contextlib.suppress(tt.TeletensorError), in_flight(tt, daemon, control, copies):
         daemon.process.terminate()
         wait_until(lambda: "event=signal" in daemon.log, what="the end begins")

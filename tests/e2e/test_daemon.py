@@ -119,16 +119,16 @@ def answers(address):
 
 def test_ends_as_soon_as_it_is_ready(start_daemon):
     """The end also stops the HTTP server, whose thread may not have begun to listen."""
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     for _ in range(20):
         assert daemon.terminate() == 0, daemon.log
         daemon.restart()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_with_clients_at_work(start_daemon, number):
-    daemon = start_daemon()
-    daemon.stop = lambda: ""
+@pytest.mark.parametrize("forgets", ["", "what clients are told if no daemon follows"], ids=["keeps", "forgets"])
+def test_signal_with_clients_at_work(start_daemon, number, forgets):
+    daemon = start_daemon(forgets=forgets)
     process = client("""
         x = tt.ones(100)
         print("working", flush=True)
@@ -144,8 +144,18 @@ def test_signal_with_clients_at_work(start_daemon, number):
         wait_until(lambda: raw.sessions()[0].completed_upto > 50, what="it is at work")
     daemon.process.send_signal(number)
     assert daemon.process.wait(HANG) == 0
-    status, out, err = finish(process)
-    assert status == 0 and "lost:" in out, (out, err)
+    if forgets:
+        status, out, err = finish(process)
+        assert status == 0 and "lost:" in out, (out, err)
+    daemon.restart()
+    with Raw(daemon.unix) as raw:
+        if forgets:
+            assert not raw.sessions()
+        else:
+            before = raw.sessions()[0].completed_upto
+            wait_until(lambda: raw.sessions()[0].completed_upto > before + 50, what="it continues its work")
+            process.kill()
+            process.communicate()
 
 
 def test_health(start_daemon):
@@ -174,8 +184,8 @@ def test_cli_against_a_daemon(start_daemon, tt):
     with tt.connect(daemon.unix, name="notebook-7") as s:
         x = tt.ones(1 << 20)
         x.sum().item()
-        for address in (daemon.unix, daemon.tcp):
-            done = cli("health", "--address", address)
+        for address, environment in ((daemon.unix, {}), (daemon.tcp, {"TELETENSOR_TOKEN_FILE": daemon.token_file})):
+            done = cli("health", "--address", address, **environment)
             assert done.returncode == 0 and VERSION in done.stdout
         listed = cli("sessions", "--address", daemon.unix)
         assert listed.returncode == 0 and "notebook-7" in listed.stdout

@@ -1,6 +1,7 @@
 """Worlds whose processes are clients of several daemons: results, and failures of daemons and their
 connections."""
 
+import functools
 import random
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 from support.clients import finish, wait_asleep, wait_line
 from support.daemon import wait_until
 from support.daemons import start_daemons
-from support.http import ask
+from support.http import scrape
 from support.proxy import Proxy
 from support.ranks import groups, start, start_rank, told
 
@@ -132,9 +133,11 @@ tell(text, kept.tolist())
 
 @pytest.mark.parametrize("how, why", (
     ("kill", "has lost its daemon: b: "), ("stop", "has lost its daemon: b: "),
-    ("drain", "has a daemon that shuts down")))
+    ("drain", "has lost its daemon: b: "), ("end", "has a daemon that shuts down")))
 def test_a_daemon_that_is_gone_ends_the_group(start_daemon, how, why):
-    daemons = start_daemons(start_daemon, 2, "--peer-patience", "1")
+    """The peers of a daemon that keeps its sessions wait for the next one; they do not wait after "end"."""
+    forgets = "the group is not to wait for another daemon" if how == "end" else ""
+    daemons = start_daemons(functools.partial(start_daemon, forgets=forgets), 2, "--peer-patience", "1")
     first, second = start(addresses(daemons), 2, WAITS)
     wait_line(second, "here")
     wait_line(first, "waits")
@@ -142,7 +145,7 @@ def test_a_daemon_that_is_gone_ends_the_group(start_daemon, how, why):
     if how == "stop":
         daemons[1].process.send_signal(signal.SIGSTOP)
     else:
-        daemons[1].drain() if how == "drain" else daemons[1].kill()
+        daemons[1].kill() if how == "kill" else daemons[1].drain()
         start_daemon.running.remove(daemons[1])
     (text, values), = told([first])
     assert f"rank 1 {why}" in text
@@ -196,7 +199,7 @@ def test_two_processes_with_one_rank_are_told(start_daemon):
 
 
 def test_groups_are_listed(start_daemon, tmp_path):
-    daemons, seen = start_daemons(start_daemon, 2, "--http", "127.0.0.1:0"), tmp_path / "seen"
+    daemons, seen = start_daemons(start_daemon, 2), tmp_path / "seen"
     first = start_rank(daemons[0].unix, 0, 2, f"""
 x = tt.ones(1); dist.all_reduce(x); x.tolist()
 print("summed", flush=True)
@@ -222,7 +225,7 @@ x.tolist()
     (found,) = groups(daemons[0])
     assert [(m["rank"], m["daemon"], m["waits"]) for m in found["members"]] == [(0, "", False), (1, "b", False)]
     command = [sys.executable, "-m", "teletensor.cli", "groups", "--address", daemons[1].unix]
-    (state,) = {line for line in ask(daemons[1].http, "/metrics").text.splitlines() if 'state="running"' in line}
+    (state,) = {line for line in scrape(daemons[1]).splitlines() if 'state="running"' in line}
     assert state == 'teletensor_groups{state="running"} 1'
     table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "2 of 2" in table and "0: daemon a" in table and "waits" in table

@@ -116,7 +116,7 @@ def test_api_tells_by_right(admin, new_token, tt):
 
 def test_the_page_holds_nothing_inline(start_daemon):
     """Scripts and styles come from the daemon's own files, as the security policy requires."""
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     page = ask(daemon.http, "/").text
     assert "<style" not in page and " style=" not in page and " on" not in page.replace(" one", "")
     assert page.count("<script") == page.count("<script src=\"/") == 2
@@ -146,7 +146,7 @@ BUSY = """
 
 def test_the_address_on_stdout_signs_in(start_daemon, browser):
     """The token is not in the address bar after the page has opened."""
-    daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
+    daemon = start_daemon()
     browser.go(daemon.url)
     browser.wait(lambda: browser.script("return !document.getElementById('overview').hidden"))
     assert browser.script("return document.getElementById('login').hidden")

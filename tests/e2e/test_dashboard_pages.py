@@ -27,8 +27,8 @@ def house(start_daemon, new_token, tmp_path, tt):
     """Returns (daemon, token of an admin, alice's session, bob's session); both have tensors, and alice's
     has an error."""
     (tmp_path / "daemon.toml").write_text(QUOTAS, encoding="utf-8")
-    daemon = start_daemon("--http", "127.0.0.1:0", "--slow-ms", "50", "--lanes", "2", "--config",
-                          str(tmp_path / "daemon.toml"), anonymous=False)
+    daemon = start_daemon("--slow-ms", "50", "--lanes", "2", "--config",
+                          str(tmp_path / "daemon.toml"))
     root = new_token(daemon, "root", "admin")
     with contextlib.ExitStack() as stack:
         sessions = {user: stack.enter_context(tt.connect(daemon.tcp, token=new_token(daemon, user), name=name))
@@ -142,7 +142,7 @@ def test_groups_show_who_is_waited_for(house, browser, tt):
 
 
 def test_administrators_see_other_daemons_and_stores(start_daemon, new_token, browser):
-    daemon = start_daemon("--http", "127.0.0.1:0", *peer_flags("a", "b=127.0.0.1:1"), anonymous=False)
+    daemon = start_daemon(*peer_flags("a", "b=127.0.0.1:1"))
     root, user = new_token(daemon, "root", "admin"), new_token(daemon, "ann")
     sign_in(browser, daemon, root)
     browser.wait(lambda: browser.rows("peers"), what="the other daemons")

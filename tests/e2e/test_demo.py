@@ -17,7 +17,8 @@ def test_demo(shared_daemon, tmp_path, device):
     done = subprocess.run(
         [sys.executable, DEMO, "--address", shared_daemon.tcp, "--device", device, "--output", path,
          "--wave-epochs", "2", "--epochs", "20"],
-        capture_output=True, text=True, timeout=800, env={**os.environ, "MPLBACKEND": "Agg"})
+        capture_output=True, text=True, timeout=800,
+        env={**os.environ, "MPLBACKEND": "Agg", "TELETENSOR_TOKEN_FILE": shared_daemon.token_file})
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"^ +2/2  loss \d\.\d{4}$", done.stdout, re.M)) == 2
     accuracy = re.search(r"accuracy (\d+\.\d+)% \((\d+) of 360 held out\)", done.stdout)

@@ -13,7 +13,7 @@ import pytest
 from support.cuda import fake
 from support.daemon import HANG, binary, wait_until
 from support.daemons import peer_flags
-from support.http import ask, samples
+from support.http import samples, scrape
 from support.nginx import in_front
 from support.tls import Authority
 from support.users import need_two_users
@@ -290,7 +290,7 @@ def expressions():
 
 def test_alerts_and_dashboard_name_metrics_that_exist(start_daemon, tt, tmp_path):
     """The metrics with their labels, from a daemon on which every metric has a row."""
-    flags, environment = fake("--http", "127.0.0.1:0", "--disk-memory", "1GiB", "--disk-dir", str(tmp_path / "disk"),
+    flags, environment = fake("--disk-memory", "1GiB", "--disk-dir", str(tmp_path / "disk"),
                               *peer_flags("a", "b=127.0.0.1:1"))
     daemon = start_daemon(*flags, env=environment)
     exported = {}
@@ -299,8 +299,8 @@ def test_alerts_and_dashboard_name_metrics_that_exist(start_daemon, tt, tmp_path
         tt.frexp(tt.ones(3, device="cuda"))[0].sum().item()  # on the host
         with tt.connect(daemon.unix):
             pass
-        wait_until(lambda: "teletensor_sessions_ended_total{" in ask(daemon.http, "/metrics").text)
-        for name, labels in samples(ask(daemon.http, "/metrics").text):
+        wait_until(lambda: "teletensor_sessions_ended_total{" in scrape(daemon))
+        for name, labels in samples(scrape(daemon)):
             exported.setdefault(name, set()).update(labels)
     from_prometheus = {"instance", "job"}
     named = set()

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.timeout(LIMIT + 20)
 
 def run(daemon, name, *flags):
     done = subprocess.run([sys.executable, EXAMPLES / f"{name}.py", "--address", daemon.tcp, *flags],
-                          capture_output=True, text=True, timeout=LIMIT)
+                          capture_output=True, text=True, timeout=LIMIT,
+                          env={**os.environ, "TELETENSOR_TOKEN_FILE": daemon.token_file})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -201,8 +201,8 @@ def test_the_daemon_calls_nobody(start_daemon, tt, tmp_path):
             assert not re.search(r"ur[il]$|hostname|address|endpoint|_path|proxy", field.name), (name, field.name)
     calls = tmp_path / "calls"
     environment = {**Faults(tmp_path).environment, "TT_CALLS": str(calls)}
-    daemon = start_daemon("--http", "127.0.0.1:0", "--restart", "60", env=environment)
-    with tt.connect(daemon.tcp, name="http://192.0.2.1/name") as session:
+    daemon = start_daemon("--restart", "60", env=environment)
+    with tt.connect(daemon.tcp, name="http://192.0.2.1/name", token=daemon.token) as session:
         x = tt.arange(1 << 20)
         session.keep("http://192.0.2.1/kept", x)
         session.snapshot()

@@ -268,7 +268,7 @@ def test_a_state_directory_that_cannot_be_written(start_daemon, tt, tmp_path):
     state.mkdir(mode=0o500)
     # without these rights the modes of files apply to root as well
     under = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.getuid() == 0 else ()
-    daemon = start_daemon("--state-dir", str(state), "--restart", "60", "--http", "127.0.0.1:0", under=under)
+    daemon = start_daemon("--state-dir", str(state), "--restart", "60", under=under)
     assert "event=no_snapshots" in daemon.log and "Permission denied" in daemon.log
     with tt.connect(daemon.unix, name="exp").as_current() as s:
         x = tt.arange(1000)

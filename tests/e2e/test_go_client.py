@@ -38,9 +38,10 @@ def training(built, momentum, epochs):
     return [built / "bin/sin2", "-weights", built / "weights.json", "-momentum", str(momentum), "-epochs", str(epochs)]
 
 
-def train(built, address, momentum, epochs=sin2.EPOCHS):
+def train(built, address, momentum, epochs=sin2.EPOCHS, token=""):
     """The losses that the example prints."""
-    done = subprocess.run([*training(built, momentum, epochs), address], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*training(built, momentum, epochs), address], capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "TELETENSOR_TOKEN": token})
     assert done.returncode == 0, done.stderr
     return [float(line) for line in done.stdout.split()]
 
@@ -63,7 +64,8 @@ def test_the_tests_of_the_client(built, shared_daemon):
 
 @pytest.mark.parametrize("momentum", [0, 0.9])
 def test_sin2_gives_pytorchs_losses(built, shared_daemon, momentum):
-    assert train(built, shared_daemon.tcp, momentum) == pytest.approx(sin2.stored()[str(momentum)], abs=1e-5)
+    losses = train(built, shared_daemon.tcp, momentum, token=shared_daemon.token)
+    assert losses == pytest.approx(sin2.stored()[str(momentum)], abs=1e-5)
 
 
 def test_a_cut_connection_changes_nothing(built, shared_daemon):

@@ -186,6 +186,6 @@ def test_worlds_of_other_sizes_and_ranks_that_come_twice(start_daemon):
 
 
 def test_a_rank_without_a_token(start_daemon):
-    daemon = start_daemon(anonymous=False)
+    daemon = start_daemon()
     status, _, err = finish(start_rank(daemon.tcp, 0, 2, "pass"))
     assert status == 1 and "token" in err, err

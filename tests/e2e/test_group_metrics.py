@@ -4,7 +4,7 @@ import pytest
 from support.clients import finish, wait_line
 from support.daemon import wait_until
 from support.daemons import peer_flags, start_daemons
-from support.http import ask, samples
+from support.http import ask, samples, scrape
 from support.proxy import Proxy
 from support.ranks import start_rank
 from teletensor import distributed as dist
@@ -13,11 +13,11 @@ pytestmark = pytest.mark.usefixtures("invariants")
 
 
 def measured(daemon):
-    return samples(ask(daemon.http, "/metrics").text)
+    return samples(scrape(daemon))
 
 
 def test_ranks_and_their_open_collectives(start_daemon, tmp_path):
-    daemons, go = start_daemons(start_daemon, 2, "--http", "127.0.0.1:0"), tmp_path / "go"
+    daemons, go = start_daemons(start_daemon, 2), tmp_path / "go"
     processes = [start_rank(daemon.unix, rank, 2, f"""
 print("joined", flush=True)
 x, y = tt.ones(2), tt.ones(3)
@@ -56,7 +56,7 @@ def test_peers_are_counted(start_daemon):
     def through(address):
         proxies.append(Proxy(address, tcp=True))
         return proxies[-1].address
-    first, second = start_daemons(start_daemon, 2, "--http", "127.0.0.1:0", through=through)
+    first, second = start_daemons(start_daemon, 2, through=through)
 
     def of(daemon, peer, what):
         return measured(daemon)["teletensor_peer_" + what, (("peer", peer),)]
@@ -84,7 +84,7 @@ dist.barrier()
 
 
 def test_a_peer_that_is_given_up_is_counted(start_daemon):
-    first, second = start_daemons(start_daemon, 2, "--http", "127.0.0.1:0", "--peer-patience", "0.2")
+    first, second = start_daemons(start_daemon, 2, "--peer-patience", "0.2")
     wait_until(lambda: measured(first)["teletensor_peer_connected", (("peer", "b"),)] == 1)
     second.kill()
     start_daemon.running.remove(second)
@@ -93,14 +93,14 @@ def test_a_peer_that_is_given_up_is_counted(start_daemon):
 
 
 def test_a_daemon_that_is_refused_is_counted(start_daemon):
-    listens = start_daemon(*peer_flags("b", "a=127.0.0.1:0"), "--http", "127.0.0.1:0")
+    listens = start_daemon(*peer_flags("b", "a=127.0.0.1:0"))
     start_daemon(*peer_flags("aa", f"b={listens.peers}"))  # calls again and again
     wait_until(lambda: measured(listens)["teletensor_refused_peers_total", ()] >= 2)
     assert r'"\"aa\" is not in --peers' in listens.log
 
 
 def test_stores_are_measured(start_daemon, new_token, monkeypatch):
-    daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
+    daemon = start_daemon()
     root, user = new_token(daemon, "root", "admin"), new_token(daemon, "ann")
 
     def state(token):

@@ -65,7 +65,7 @@ def token_of(daemon):
 @pytest.mark.parametrize("ranges", ["0-," * 2000 + "0-", "0-1"], ids=["overlapping", "one"])
 def test_ranges_do_not_enlarge_an_answer(start_daemon, path, ranges):
     """Each range would otherwise be sent for itself: 6 KB of request made 400 MB of answer."""
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     whole = ask(daemon.http, path)
     reply = ask(daemon.http, path, headers={"Range": f"bytes={ranges}"})
     assert (reply.status, reply.text) == (whole.status, whole.text)
@@ -74,7 +74,7 @@ def test_ranges_do_not_enlarge_an_answer(start_daemon, path, ranges):
 
 def test_no_answer_is_compressed_with_brotli(start_daemon):
     """A request of 64 bytes for the largest file would otherwise take a second of CPU time."""
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     for accepted in ("br", "gzip, deflate, br"):
         connection = http.client.HTTPConnection(daemon.http, timeout=DEADLINE)
         with contextlib.closing(connection):
@@ -86,7 +86,7 @@ def test_no_answer_is_compressed_with_brotli(start_daemon):
 def test_other_peers_are_served_during_an_attack(start_daemon, name):
     """Peers of the same address hold all connections that they can get. Monitors are served, memory is
     bounded, and the daemon ends when it is told to."""
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     memory, most = resident_bytes(daemon), 0
     assert ask(daemon.http, "/readyz").status == 200
 
@@ -98,7 +98,7 @@ def test_other_peers_are_served_during_an_attack(start_daemon, name):
     with AttackOfAnotherProcess(daemon.http, name, "127.0.0.1") as attack:
         wait_until(under_way, what="the attack is under way")
         for path in ["/readyz", "/metrics"] * 5:
-            assert ask(daemon.http, path).status == 200
+            assert ask(daemon.http, path, token=daemon.monitor).status == 200
             under_way()
         daemon.drain()
     daemon.restart()
@@ -108,7 +108,7 @@ def test_other_peers_are_served_during_an_attack(start_daemon, name):
 
 def test_an_idle_crowd_leaves_places(start_daemon):
     """An address has a share of the connections; its oldest silent ones end for its new ones."""
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     before = descriptors(daemon)
     with contextlib.ExitStack() as stack:
         crowd = [stack.enter_context(connected(daemon)) for _ in range(200)]
@@ -138,7 +138,7 @@ TOO_MUCH = {
 @pytest.mark.parametrize("name", list(TOO_MUCH))
 def test_too_much_is_refused_before_it_is_read(start_daemon, name):
     request, expected = TOO_MUCH[name]
-    daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
+    daemon = start_daemon()
     with connected(daemon) as peer:
         peer.sendall(request)
         assert status_of(peer) == expected
@@ -148,7 +148,7 @@ def test_too_much_is_refused_before_it_is_read(start_daemon, name):
 
 def test_refusals_are_counted_by_reason(start_daemon):
     """Nothing else shows an administrator that an attack is under way."""
-    daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
+    daemon = start_daemon()
 
     def refused(reason):
         return samples(ask(daemon.http, "/metrics", token=token_of(daemon)).text)[
@@ -183,7 +183,7 @@ BODIES = {
 def test_bodies_of_a_token_holder_are_bounded(start_daemon, name):
     """The last one is a whole request: there is no such session."""
     head, body, expected = BODIES[name]
-    daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
+    daemon = start_daemon()
     with connected(daemon) as peer:
         peer.sendall(POST + b"Authorization: Bearer %s\r\n" % token_of(daemon).encode() + head)
         with contextlib.suppress(ConnectionError):
@@ -195,7 +195,7 @@ def test_bodies_of_a_token_holder_are_bounded(start_daemon, name):
 @pytest.mark.parametrize("piece", [b"x", b"X-More: 1\r\n"], ids=["bytes", "lines"])
 def test_a_request_has_a_time(start_daemon, piece):
     """Each piece comes in time, but not the whole request."""
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     with connected(daemon) as peer:
         peer.sendall(GET + (b"X-Long: " if piece == b"x" else b""))
         stop = threading.Event()
@@ -215,7 +215,7 @@ def test_a_request_has_a_time(start_daemon, piece):
 
 
 def test_an_answer_that_is_read_slowly_ends_the_connection(start_daemon):
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     host, port = daemon.http.split(":")
     before = descriptors(daemon)
     with socket.socket() as peer:
@@ -243,7 +243,7 @@ def test_an_answer_that_is_read_slowly_ends_the_connection(start_daemon):
 
 def test_a_silent_connection_ends(start_daemon):
     """Before the first request and behind an answer."""
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     with connected(daemon) as peer, connected(daemon) as other:
         other.sendall(GET + b"\r\n")
         assert ends(peer) == 0

@@ -26,7 +26,7 @@ from support.http2 import (
     request,
 )
 from support.nginx import in_front
-from support.raw import Raw
+from support.raw import Raw, authorization
 
 MIB = 1 << 20
 RUN, HELLO = "/teletensor.v1.Compute/Run", "/teletensor.v1.Compute/Hello"
@@ -249,14 +249,15 @@ def test_a_reader_that_does_not_read(daemons, tt):
     """The peer's HTTP/2 window is closed: its requested values wait in their storage, and no other session
     waits for them."""
     daemon = daemons()  # whose memory still moves after no attack
-    with tt.connect(daemon.unix), Raw(daemon.tcp) as raw:
+    with tt.connect(daemon.unix), Raw(daemon.tcp, token=daemon.token) as raw:
         slow = raw.session()
         slow.run(slow.constant([1.0] * 4096), slow.fetch(1, bulk=True))
         while not slow.progress().completed_upto:
             pass
         before = resident(daemon.pid)
         with Peer(daemon.tcp, settings=b"\0\4\0\0\0\0") as peer:  # INITIAL_WINDOW_SIZE 0
-            block = request("/teletensor.v1.Compute/Download", [("teletensor-token", slow.token)])
+            block = request("/teletensor.v1.Compute/Download", [("teletensor-token", slow.token),
+                                                                *authorization(daemon.token)])
             asked = raw.session_pb.DownloadRequest(seq=2).SerializeToString()
             peer.call(1, block)
             peer.send(DATA, 1, 1, message(asked))

@@ -97,7 +97,8 @@ def test_pings_that_are_too_many(start_daemon, tt):
 
 def test_a_client_whose_keepalive_is_too_short_is_told(start_daemon):
     daemon = start_daemon("--lease", "0")
-    with Raw(daemon.tcp, ("grpc.keepalive_time_ms", 100), ("grpc.http2.max_pings_without_data", 0)) as rude:
+    with Raw(daemon.tcp, ("grpc.keepalive_time_ms", 100), ("grpc.http2.max_pings_without_data", 0),
+             token=daemon.token) as rude:
         code, text = rude.session().refusal()
         assert code == grpc.StatusCode.UNAVAILABLE and "ping" in text.lower(), (code, text)
     with Raw(daemon.unix) as raw:

@@ -331,8 +331,8 @@ def test_a_restored_session_has_its_own_limits(start_daemon, tt):
 
 def test_a_rank_above_the_limit_is_refused_by_whichever_way_the_elements_would_go(start_daemon, tt):
     daemon = start_daemon()
-    for address in (daemon.unix, daemon.tcp):
-        with tt.connect(address):
+    for address, token in ((daemon.unix, None), (daemon.tcp, daemon.token)):
+        with tt.connect(address, token=token):
             for count in (1, 1 << 14, 1 << 19, 1 << 21):  # in the frame, in shared memory, as a stream
                 for rank in (13, 14, 40, 60):
                     with pytest.raises(RuntimeError, match=f"rank {rank} is above the limit of 12"):

@@ -100,7 +100,7 @@ def test_a_loop_of_many_commands(start_daemon, tt):
 
 
 def test_a_tensor_that_is_made_after_the_last_command_was_issued(start_daemon, tt):
-    daemon = start_daemon("--http", "127.0.0.1:0")  # reports every two seconds
+    daemon = start_daemon()  # reports every two seconds
     with tt.connect(daemon.unix, name="later") as s:
         with held(tt, s), s.as_current():
             late = tt.ones(MIB)
@@ -178,7 +178,7 @@ def test_after_a_restart_and_for_the_next_client(start_daemon, tt):
 
 def test_a_client_that_stays_tells_a_restarted_daemon_again(start_daemon, tt):
     """The lines include those that the daemon had not written when it was killed."""
-    daemon = start_daemon("--http", "127.0.0.1:0", "--lease", "120", "--restart", "60")
+    daemon = start_daemon("--lease", "120", "--restart", "60")
     with tt.connect(daemon.unix, name="exp") as s:
         kept = tt.ones(MIB)
         s.snapshot()

@@ -3,7 +3,7 @@
 import re
 import time
 
-from support.http import ask, samples
+from support.http import ask, samples, scrape
 
 # The `Accept` headers of Prometheus 2 and 3.
 SCRAPER = ("application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
@@ -13,10 +13,10 @@ SAMPLE = re.compile(r'([a-zA-Z_:][\w:]*)(\{(?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n]
 
 def test_a_scraper_gets_openmetrics(start_daemon, tt):
     """Each line is one of OpenMetrics 1.0: families one after the other, counters with `_total`, and an end."""
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     with tt.connect(daemon.unix):
         assert tt.ones(2).sum().item() == 2.0
-        reply = ask(daemon.http, "/metrics", headers={"Accept": SCRAPER})
+        reply = ask(daemon.http, "/metrics", token=daemon.monitor, headers={"Accept": SCRAPER})
     assert reply.headers["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
     assert "Accept" in reply.headers["Vary"]
     *lines, end, rest = reply.text.split("\n")
@@ -39,19 +39,19 @@ def test_a_scraper_gets_openmetrics(start_daemon, tt):
 
 
 def test_others_get_prometheus_text(start_daemon):
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     for headers in ({}, {"Accept": "*/*"}, {"Accept": "text/plain;version=0.0.4"}):
-        reply = ask(daemon.http, "/metrics", headers=headers)
+        reply = ask(daemon.http, "/metrics", token=daemon.monitor, headers=headers)
         assert reply.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
         assert "# TYPE process_cpu_seconds_total counter" in reply.text and "# EOF" not in reply.text
 
 
 def test_the_process(start_daemon):
     before = time.time()
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
 
     def figures():
-        found = samples(ask(daemon.http, "/metrics").text)
+        found = samples(scrape(daemon))
         return {name: value for (name, labels), value in found.items() if name.startswith("process_")}
     first, second = figures(), figures()
     limit = re.search(r"Max open files +(\d+)", open(f"/proc/{daemon.process.pid}/limits", encoding="ascii").read())

@@ -172,7 +172,7 @@ def test_a_drain_to_no_peer_changes_nothing(start_daemon, tt):
 
 
 def test_metrics_of_a_user_are_its_own(start_daemon, new_token, tt):
-    daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
+    daemon = start_daemon()
     alice, bob = new_token(daemon, "alice"), new_token(daemon, "bob")
     admin, metrics = new_token(daemon, "root", "admin"), new_token(daemon, "m", "metrics")
     with tt.connect(daemon.tcp, token=alice), tt.connect(daemon.tcp, token=bob):
@@ -186,7 +186,7 @@ def test_metrics_of_a_user_are_its_own(start_daemon, new_token, tt):
 
 
 def test_http_says_what_is_possible(start_daemon, new_token):
-    daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
+    daemon = start_daemon()
     token = new_token(daemon, "root", "admin")
     for method in ("PUT", "POST", "DELETE", "OPTIONS", "PATCH"):
         reply = ask(daemon.http, "/metrics", method, token=token)

@@ -1,7 +1,6 @@
 """Sessions that move from daemon to daemon: nothing is lost, whatever fails during the move."""
 
 import contextlib
-import functools
 import json
 import signal
 import subprocess
@@ -83,7 +82,7 @@ def test_bytes_on_their_way_follow_the_session(pair, tt, each_transport, way):
             except Exception as error:
                 wrong.append(error)
 
-    with tt.connect(getattr(pair.a, way), name="exp") as s:
+    with tt.connect(getattr(pair.a, way), name="exp", token=pair.a.token if way == "tcp" else None) as s:
         program = threading.Thread(target=copies, args=(s,))
         program.start()
         for i in range(4):
@@ -201,7 +200,7 @@ def test_refusals_change_nothing(start_daemon, tt):
             pair.link.restore()
             assert x.sum().item() == 1000 and s.address == pair.a.unix
             s.close()
-        with tt.connect(pair.a.tcp, name="anon") as s:
+        with tt.connect(pair.a.tcp, name="anon", token=pair.a.token) as s:
             assert pair.move(str(number_of(pair.a, "anon")), "a")[0] == 0
             assert s.address == pair.b.tcp
             s.close()
@@ -213,7 +212,7 @@ def test_a_users_token_goes_along(start_daemon, new_token, tt):
     """The token moves as a hash, with the role of a user. Another user cannot move the session."""
     from teletensor._connection.credentials import credentials_of
 
-    pair = Pair(functools.partial(start_daemon, anonymous=False))
+    pair = Pair(start_daemon)
     try:
         ann, bob = (new_token(pair.a, user, "admin" if user == "ann" else "user") for user in ("ann", "bob"))
         with tt.connect(pair.a.tcp, name="exp", token=ann).as_current() as s:
@@ -236,7 +235,7 @@ def test_a_users_token_goes_along(start_daemon, new_token, tt):
 def test_a_token_is_good_where_its_session_may_arrive(start_daemon, new_token, tt):
     """The link ends after each frame of a move: the client may connect before the target learns that the
     move is committed."""
-    pair = Pair(functools.partial(start_daemon, anonymous=False))
+    pair = Pair(start_daemon)
     try:
         for n in (*range(14, 22), 1000):  # the last messages of a move, and no cut
             ann = new_token(pair.a, f"ann{n}", "user")

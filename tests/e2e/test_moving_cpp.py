@@ -68,7 +68,7 @@ def test_it_follows_by_tls_with_its_token(start_daemon, new_token, tmp_path):
     """The new daemon has a certificate of the same authority, and takes the token as a hash."""
     authority = Authority(tmp_path / "ca")
     certificate, key = authority.issue("server")
-    pair = Pair(functools.partial(start_daemon, "--tls-cert", str(certificate), "--tls-key", str(key), anonymous=False))
+    pair = Pair(functools.partial(start_daemon, "--tls-cert", str(certificate), "--tls-key", str(key)))
     try:
         process = train("tls://" + pair.a.tcp, TELETENSOR_CA=str(authority.ca),
                         TELETENSOR_TOKEN=new_token(pair.a, "ann"))

@@ -104,7 +104,7 @@ def test_a_token_waits_for_room_on_the_disk(start_daemon, disks, new_token, tt):
     """The session already belongs to the target: it arrives once the token can be stored."""
     def start(*flags):
         name = flags[flags.index("--peer-name") + 1]
-        return start_daemon(*flags, env=disks[name].environment, anonymous=False)
+        return start_daemon(*flags, env=disks[name].environment)
 
     pair = Pair(start)
     try:

@@ -351,8 +351,9 @@ def test_by_hand(daemon):
                          raw.session_pb.InterruptReply) is not None
 
 
-def test_nobody_in_particular_takes_nothing(daemon, tt):
-    """On loopback without a token every user may connect, so names of sessions find nothing there."""
+def test_nobody_in_particular_takes_nothing(start_daemon, tt):
+    """Where every user may connect without a token, names of sessions find nothing."""
+    daemon = start_daemon("--lease", "60", anonymous="what callers without a name take over")
     with tt.connect(daemon.tcp, name="mine") as a:
         a.keep("secret", tt.ones(3))
         a.synchronize()

@@ -47,7 +47,8 @@ _convert.watched = telling
 
 def start(daemon, code, stderr, **more):
     """A client over TCP, which has no shared memory; its daemon is stopped before it transfers."""
-    environment = {**os.environ, "TT_TEST_ADDRESS": daemon.tcp, "PYTHONUNBUFFERED": "1", **more}
+    environment = {**os.environ, "TT_TEST_ADDRESS": daemon.tcp, "TELETENSOR_TOKEN_FILE": daemon.token_file,
+                   "PYTHONUNBUFFERED": "1", **more}
     process = subprocess.Popen([sys.executable, "-c", START + code], env=environment, stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, stderr=stderr, text=True)
     assert process.stdout.readline() == "go\n"

@@ -54,10 +54,10 @@ PROGRAMS = {
 }
 
 
-def run(address, program, *arguments):
+def run(address, program, *arguments, bearer=None):
     """Returns the result of a program in a session of its own."""
     async def whole():
-        client = await Client.open(address)
+        client = await Client.open(address, bearer)
         try:
             return await program(client, *arguments)
         finally:
@@ -110,7 +110,8 @@ async def train(client, momentum, epochs=sin2.EPOCHS):
 
 @pytest.mark.parametrize("momentum", [0, 0.9])
 def test_sin2_gives_pytorchs_losses(shared_daemon, momentum):
-    assert run(shared_daemon.tcp, train, momentum) == pytest.approx(sin2.stored()[str(momentum)], abs=1e-5)
+    losses = run(shared_daemon.tcp, train, momentum, bearer=shared_daemon.token)
+    assert losses == pytest.approx(sin2.stored()[str(momentum)], abs=1e-5)
 
 
 def test_a_cut_connection_changes_nothing(shared_daemon):

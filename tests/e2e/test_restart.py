@@ -157,7 +157,7 @@ def test_sessions_at_rest_are_written_while_every_lane_is_inside_a_kernel(start_
     """A factorization cannot be interrupted, and the health probe waits for a lane as well: the daemon waits
     for neither before it writes idle sessions. Readiness is false at once, and the process ends without the
     kernels."""
-    daemon = start_daemon(*FLAGS[:4], "--drain", "300", "--lanes", "2", "--http", "127.0.0.1:0")
+    daemon = start_daemon(*FLAGS[:4], "--drain", "300", "--lanes", "2")
     with tt.connect(daemon.unix, name="rest").as_current() as rest:
         rest.keep("w", tt.ones(10))
         rest.synchronize()
@@ -214,7 +214,7 @@ def test_a_kernel_on_a_published_tensor_does_not_take_the_time_of_a_shutdown(sta
 
 def test_an_http_peer_that_trickles_does_not_delay_the_end(start_daemon, tt):
     """An HTTP request without a token whose header lines never end, and one whose answer is never read."""
-    daemon = start_daemon(*FLAGS, "--http", "127.0.0.1:0")
+    daemon = start_daemon(*FLAGS)
     with tt.connect(daemon.unix, name="exp").as_current() as s:
         s.keep("w", tt.ones(10))
         s.synchronize()

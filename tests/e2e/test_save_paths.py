@@ -284,7 +284,7 @@ def test_files_that_take_a_part_at_a_time(tt, tmp_path):
 def test_standard_output(tt, shared_daemon, tmp_path):
     """/dev/stdout of a process whose output is a pipe."""
     program = ("import teletensor as tt\n"
-               f"tt.connect({shared_daemon.tcp!r})\n"
+               f"tt.connect({shared_daemon.tcp!r}, token={shared_daemon.token!r})\n"
                "tt.save({'w': tt.ones(3)}, '/dev/stdout')\n")
     made = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True)
     (tmp_path / "x").write_bytes(made.stdout)

@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import grpc
 import pytest
@@ -204,7 +205,7 @@ class WithToken(grpc.StreamStreamClientInterceptor):
 def test_reflection_needs_a_token(start_daemon):
     """On every way in: loopback, once there are tokens, as without any. A caller with a token gets what a tool
     such as grpcurl needs to make a call."""
-    daemon = start_daemon(anonymous=False)
+    daemon = start_daemon()
     with grpc.insecure_channel(daemon.tcp) as channel:
         reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
         ask = reflection_pb2.ServerReflectionRequest
@@ -286,7 +287,7 @@ def test_users_and_admins(start_daemon, tt, authority):
 
 def test_loopback_needs_a_token(start_daemon, tt):
     """Callers are refused from the start, before a token exists."""
-    daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
+    daemon = start_daemon()
     with pytest.raises(tt.RefusedError, match="token"):
         tt.connect(daemon.tcp)
     assert ask(daemon.http, "/metrics").status == 401 and ask(daemon.http, "/api/state").status == 401
@@ -307,7 +308,7 @@ def test_loopback_needs_a_token(start_daemon, tt):
 
 @pytest.mark.parametrize("how", ["expired", "revoked", "emptied", "removed", "removed while it is down"])
 def test_no_door_opens_when_the_last_token_goes(how, start_daemon, tt):
-    daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
+    daemon = start_daemon()
     token = token_of(daemon, "alice")
     file = f"{daemon.folder}/state/tokens.db"
     if how == "revoked":
@@ -342,7 +343,7 @@ def test_a_token_that_is_revoked_beside_a_good_one_warns_of_nothing(start_daemon
 
 def test_anonymous_callers_are_for_who_says_so(start_daemon, tt):
     """--allow-anonymous works with and without tokens; the log states its effect."""
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon(anonymous="what --allow-anonymous does")
     assert "event=anonymous_allowed" in daemon.log and "level=warning" in daemon.log
     token = token_of(daemon, "alice")
     for given in (None, token):
@@ -374,7 +375,7 @@ def test_by_default_there_is_the_socket_alone(tmp_path, tt):
 def test_the_dashboards_address_has_a_token_of_this_run(start_daemon, tt):
     """The token is like Jupyter's: only on stdout, stored nowhere, valid only for HTTP, and invalid after a
     restart."""
-    daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
+    daemon = start_daemon()
     address, _, secret = daemon.url.partition("/#token=")
     assert address == "http://" + daemon.http and len(secret) == 67
     with tt.connect(daemon.unix, name="seen") as s:
@@ -397,7 +398,7 @@ def test_the_dashboards_address_has_a_token_of_this_run(start_daemon, tt):
 
 
 def test_a_port_that_is_taken_names_who_has_it(start_daemon, tmp_path):
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     for flags in (("--listen", daemon.tcp), ("--http", daemon.http), ("--listen", daemon.http)):
         other = () if flags[0] == "--listen" else ("--listen", "127.0.0.1:0")
         text = refuses_to_start("--state-dir", str(tmp_path), *other, *flags)
@@ -422,7 +423,7 @@ def test_a_proxys_socket_is_not_the_own_one(start_daemon, tt, tmp_path):
 def test_http_over_tls_needs_a_token(start_daemon, authority, tmp_path):
     """Only TLS is accepted, also for health pages. On loopback HTTP stays plain, for a monitor on the same
     machine."""
-    plain = start_daemon(*tls_flags(authority), "--http", "127.0.0.1:0", anonymous=False)
+    plain = start_daemon(*tls_flags(authority))
     plain_token = token_of(plain, "alice")
     assert ask(plain.http, "/metrics").status == 401
     assert ask(plain.http, "/metrics", token=plain_token).status == 200
@@ -430,7 +431,7 @@ def test_http_over_tls_needs_a_token(start_daemon, authority, tmp_path):
     state = ["--state-dir", str(tmp_path / "state")]
     token = subprocess.run([binary(), *state, "--create-token", "alice:user"], capture_output=True, text=True,
                            check=True).stdout.strip()
-    daemon = start_daemon(*tls_flags(authority), *state, "--http", "127.1:0", anonymous=False)
+    daemon = start_daemon(*tls_flags(authority), *state, "--http", "127.1:0")
     port = int(daemon.http.rsplit(":", 1)[1])
     stranger = Authority(tmp_path / "other", "another authority")
 
@@ -453,11 +454,9 @@ def test_tokens_are_kept_as_hashes(start_daemon):
     secret = token_of(daemon, "alice")
     state = f"{daemon.folder}/state"
     assert os.stat(state).st_mode & 0o777 == 0o700
-    for name in os.listdir(state):
-        path = os.path.join(state, name)
-        assert os.stat(path).st_mode & 0o077 == 0
-        with open(path, "rb") as file:
-            assert secret.removeprefix("tt_").encode() not in file.read()
+    for path in Path(state).rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0
+        assert path.is_dir() or secret.removeprefix("tt_").encode() not in path.read_bytes()
     listed = cli(daemon, "token", "list")
     assert "alice" in listed.stdout and secret not in listed.stdout + listed.stderr
     for words in (["token", "create", "a b"], ["token", "create", "x" * 65], ["token", "create", "al\nice"],
@@ -493,7 +492,7 @@ def test_a_token_file_that_others_can_read_is_refused(start_daemon):
 def test_a_token_is_written_for_its_owner_alone(start_daemon, tt, tmp_path):
     """Token files are written by the daemon and by a client with mode 0600, whatever the umask; an existing
     file is never overwritten."""
-    daemon = start_daemon(anonymous=False)
+    daemon = start_daemon()
     state, made, later = f"{daemon.folder}/state", tmp_path / "alice", tmp_path / "bob"
 
     def make(*words):
@@ -522,7 +521,7 @@ def test_a_token_is_written_for_its_owner_alone(start_daemon, tt, tmp_path):
 
 def test_a_clients_token_file_that_others_can_read(start_daemon, tmp_path):
     """The client uses it, and warns once a process."""
-    daemon = start_daemon(anonymous=False)
+    daemon = start_daemon()
     file = tmp_path / "token"
     file.write_text(token_of(daemon, "bob"), encoding="ascii")
     program = "import teletensor as tt; [tt.connect().close() for _ in range(2)]"
@@ -537,7 +536,7 @@ def test_a_clients_token_file_that_others_can_read(start_daemon, tmp_path):
 
 def test_tokens_are_found_nowhere(start_daemon, tt, authority, monkeypatch):
     """A marked token passes through every error path; then every text output is searched for it."""
-    daemon = start_daemon(*tls_flags(authority), "--http", "127.0.0.1:0", "--log-level", "trace",
+    daemon = start_daemon(*tls_flags(authority), "--log-level", "trace",
                           "--slow-ms", "50", env={"GRPC_TRACE": "all", "GRPC_VERBOSITY": "debug"})
     address, secret = "tls://" + daemon.tcp, token_of(daemon, "canary", "admin")
     texts = []
@@ -566,9 +565,8 @@ def test_tokens_are_found_nowhere(start_daemon, tt, authority, monkeypatch):
             texts.append(file.read())
         s.close()
     texts.append(daemon.log)
-    for name in os.listdir(f"{daemon.folder}/state"):
-        with open(f"{daemon.folder}/state/{name}", "rb") as file:
-            texts.append(file.read().decode("latin-1"))
+    texts.extend(path.read_bytes().decode("latin-1") for path in Path(f"{daemon.folder}/state").rglob("*")
+                 if path.is_file())
     assert len(texts) > 15 and len(daemon.log) > 500
     for text in texts:
         for found in (secret, wrong, session_token):

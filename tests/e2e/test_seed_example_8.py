@@ -14,7 +14,8 @@ def tt(request, start_daemon):
     import teletensor
 
     daemon = start_daemon("--sim-devices", "1")
-    with teletensor.connect(daemon.unix if request.param == "shared" else daemon.tcp) as session:
+    way = (daemon.unix,) if request.param == "shared" else (daemon.tcp, daemon.token)
+    with teletensor.connect(*way[:1], token=way[-1] if way[1:] else None) as session:
         session.shares = request.param == "shared"
         assert session._shared.available == session.shares
         yield teletensor

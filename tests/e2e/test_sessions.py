@@ -13,8 +13,8 @@ from support.daemon import HANG
 
 def test_tcp_and_unix_addresses(start_daemon, tt):
     daemon = start_daemon()
-    for address in (daemon.tcp, daemon.unix):
-        with tt.connect(address) as s:
+    for address, token in ((daemon.tcp, daemon.token), (daemon.unix, None)):
+        with tt.connect(address, token=token) as s:
             assert (tt.ones(3) + 1).tolist() == [2.0] * 3
             s.close()
 

@@ -177,7 +177,7 @@ def test_streams_where_it_is_not(start_daemon, monkeypatch):
 
     daemon = start_daemon()
     expected = np.arange(MIB, dtype=np.float32)
-    with tt.connect(daemon.tcp):
+    with tt.connect(daemon.tcp, token=daemon.token):
         np.testing.assert_array_equal(tt.arange(MIB).float().numpy(), expected)
         assert mapped() == 0
     with tt.connect(daemon.unix):
@@ -252,7 +252,7 @@ def test_a_forked_child_keeps_its_array(start_daemon):
 def test_the_daemon_ends_before_the_array():
     import teletensor as tt
 
-    daemon = Daemon()
+    daemon = Daemon(forgets="close() is not to wait for another daemon")
     session = tt.connect(daemon.unix)
     with session.as_current():
         a = tt.full((MIB,), 4.0).numpy()
@@ -283,7 +283,7 @@ def test_only_with_the_sessions_ticket(start_daemon):
             code, _, _, size, descriptor = sharer.ask(OPEN, number, ticket, size=4096)
             assert (code, size) == (0, 4096)
             os.close(descriptor)
-    with tt.connect(daemon.tcp, name="remote") as remote:
+    with tt.connect(daemon.tcp, name="remote", token=daemon.token) as remote:
         assert not remote._shared.available
 
 

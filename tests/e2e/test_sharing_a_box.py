@@ -16,7 +16,7 @@ BOTH = "[1.0, 1.0, 1.0]"
 @pytest.fixture
 def environment_of(start_daemon, tmp_path):
     """environment_of(user): the settings that the page tells a user to make, for a daemon on TCP."""
-    daemon = start_daemon(anonymous=False)
+    daemon = start_daemon()
 
     @functools.cache
     def settings(user):

@@ -10,7 +10,7 @@ import pytest
 from support.busy import occupy
 from support.clients import client, finish, wait_line
 from support.daemon import wait_until
-from support.http import ask, samples
+from support.http import ask, samples, scrape
 from support.raw import ADMIN, Raw
 
 MIB = 1 << 20
@@ -22,13 +22,13 @@ def cli(daemon, command, *arguments, address=None):
 
 
 def test_metrics_tell_what_clients_hold(start_daemon, tt):
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     user = getpass.getuser()
     with tt.connect(daemon.unix), tt.connect(daemon.unix) as second:
         kept = [tt.ones(MIB // 4 * 3)]
         with second:
             kept.append(tt.ones(MIB // 4))
-        with tt.connect(daemon.tcp) as third:
+        with tt.connect(daemon.tcp, token=daemon.token) as third:
             kept.append(tt.ones(MIB // 2))
             for s in (second, third, tt.current_session()):
                 s.synchronize()
@@ -36,13 +36,13 @@ def test_metrics_tell_what_clients_hold(start_daemon, tt):
             lane = "teletensor_user_lane_seconds_total", (("user", user),)
             # A lane counts its time at the end of its turn, after the value that the client waits for was
             # sent.
-            wait_until(lambda: samples(ask(daemon.http, "/metrics").text).get(lane, 0) > 0)
-            found = samples(ask(daemon.http, "/metrics").text)
+            wait_until(lambda: samples(scrape(daemon)).get(lane, 0) > 0)
+            found = samples(scrape(daemon))
     assert found["teletensor_sessions", (("user", user),)] == 2
-    assert found["teletensor_sessions", (("user", "anonymous"),)] == 1
+    assert found["teletensor_sessions", (("user", "tester"),)] == 1
     own = found["teletensor_user_memory_bytes", (("device", "cpu"), ("user", user))]
     assert 4 * MIB <= own <= 4.1 * MIB
-    other = found["teletensor_user_memory_bytes", (("device", "cpu"), ("user", "anonymous"))]
+    other = found["teletensor_user_memory_bytes", (("device", "cpu"), ("user", "tester"))]
     assert 2 * MIB <= other <= 2.1 * MIB
     used = found["teletensor_device_memory_bytes", (("device", "cpu"), ("kind", "used"))]
     assert own + other <= used <= own + other + MIB
@@ -52,23 +52,23 @@ def test_metrics_tell_what_clients_hold(start_daemon, tt):
 
 
 def test_counters_stay_when_sessions_end(start_daemon, tt):
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     for _ in range(2):
         with tt.connect(daemon.unix):
             tt.ones(100).sum().item()
     user = (("user", getpass.getuser()),)
 
     def commands():
-        return samples(ask(daemon.http, "/metrics").text).get(("teletensor_user_commands_total", user), 0)
+        return samples(scrape(daemon)).get(("teletensor_user_commands_total", user), 0)
     wait_until(lambda: commands() >= 6, what="all are counted")
-    found = samples(ask(daemon.http, "/metrics").text)
+    found = samples(scrape(daemon))
     assert found["teletensor_sessions_opened_total", ()] == 2
     assert found["teletensor_sessions_ended_total", (("code", "CANCELLED"), ("reason", "closed"))] == 2
     assert ("teletensor_sessions", user) not in found or found["teletensor_sessions", user] == 0
 
 
 def test_health_over_http(start_daemon):
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     assert ask(daemon.http, "/healthz").text == "ok\n"
     ready = ask(daemon.http, "/readyz")
     assert (ready.status, ready.text) == (200, "ready\n")
@@ -77,13 +77,13 @@ def test_health_over_http(start_daemon):
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "", "127.0.0.1.evil.example"])
 def test_foreign_host_names_are_refused(start_daemon, host):
     """DNS rebinding: a page of evil.example whose name now points here."""
-    daemon = start_daemon("--http", "127.0.0.1:0")
-    assert ask(daemon.http, "/metrics", headers={"Host": host}).status in (400, 421)
-    assert ask(daemon.http, "/metrics", headers={"Host": "localhost:1"}).status == 200
+    daemon = start_daemon()
+    assert ask(daemon.http, "/metrics", token=daemon.monitor, headers={"Host": host}).status in (400, 421)
+    assert ask(daemon.http, "/metrics", token=daemon.monitor, headers={"Host": "localhost:1"}).status == 200
 
 
 def test_what_is_not_there_and_headers(start_daemon):
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     for path in ("/nothing", "/../etc/passwd", "/%2e%2e/etc/passwd", "/metrics/x"):
         assert ask(daemon.http, path).status in (400, 404)
     assert ask(daemon.http, "/metrics", "POST", body={}).status in (404, 405)
@@ -118,7 +118,7 @@ def test_memory_names_the_lines(start_daemon, tt):
 
 def test_operator_sees_the_lines_of_others(start_daemon, tt):
     """The client reports them by itself."""
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     with tt.connect(daemon.unix) as s:
         kept = tt.ones(MIB)
         s.synchronize()
@@ -228,7 +228,8 @@ def test_sessions_are_found_by_name(start_daemon, tt):
     for words in (["kill", "exp"], ["memory", "--session", "exp"], ["snapshot", "exp"]):
         done = cli(daemon, *words)
         assert done.returncode == 1 and "there is no session 'exp'" in done.stderr
-    with tt.connect(daemon.unix, name="twice") as own, tt.connect(daemon.tcp, name="twice") as other:
+    with tt.connect(daemon.unix, name="twice") as own, tt.connect(daemon.tcp, name="twice",
+                                                                  token=daemon.token) as other:
         done = cli(daemon, "kill", "twice")
         assert done.returncode == 1
         assert "2 sessions have the name 'twice': give the session's number instead (" in done.stderr
@@ -261,9 +262,9 @@ def test_interrupt_of_another(start_daemon, tt):
 
 
 def test_users_see_sums_of_others(start_daemon, tt):
-    """On loopback TCP a caller has no identity: it is no admin, and another user's session is answered as if
-    it did not exist."""
-    daemon = start_daemon()
+    """A caller without an identity is no admin, and another user's session is answered as if it did not
+    exist."""
+    daemon = start_daemon(anonymous="what callers without an identity see")
     with tt.connect(daemon.unix, name="secret project") as s:
         kept = tt.ones(MIB)
         s.synchronize()
@@ -290,7 +291,7 @@ def test_users_see_sums_of_others(start_daemon, tt):
 def test_another_users_token_is_no_token(start_daemon, tt):
     """A session's secret is good only for its own user."""
     daemon = start_daemon()
-    with Raw(daemon.unix) as own, Raw(daemon.tcp) as stranger:
+    with Raw(daemon.unix) as own, Raw(daemon.tcp, token=daemon.token) as stranger:
         session = own.session()
         pb = own.session_pb
         metadata = (("teletensor-token", session.token),)

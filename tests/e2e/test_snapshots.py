@@ -80,8 +80,8 @@ def test_snapshots_while_another_thread_works(start_daemon, tt):
 
 
 def test_what_cannot_be_written_says_so(start_daemon, tt):
-    for flags in (("--lease", "60"), ("--lease", "0", *FLAGS[2:])):  # the first: the fixture's --restart 0
-        daemon = start_daemon(*flags)
+    for lease, forgets in (("60", "it cannot write sessions"), ("0", "")):
+        daemon = start_daemon("--lease", lease, forgets=forgets)
         with tt.connect(daemon.unix) as s, pytest.raises(RuntimeError, match="does not save sessions"):
             s.snapshot()
 
@@ -196,7 +196,7 @@ def test_only_admins_drain(start_daemon, tt):
     import grpc
 
     daemon = start_daemon(*FLAGS)
-    with Raw(daemon.tcp) as raw, pytest.raises(grpc.RpcError) as refused:
+    with Raw(daemon.tcp, token=daemon.token) as raw, pytest.raises(grpc.RpcError) as refused:
         raw.unary("/teletensor.v1.Admin/Drain", raw.admin_pb.DrainRequest(), raw.admin_pb.DrainReply)
     assert refused.value.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
     assert daemon.alive()

@@ -45,7 +45,7 @@ def test_half_open_handshakes(start_daemon, tt, tmp_path):
     are closed."""
     authority = Authority(tmp_path / "ca")
     certificate, key = authority.issue("server")
-    daemon = start_daemon("--tls-cert", str(certificate), "--tls-key", str(key), "--http", "127.0.0.1:0")
+    daemon = start_daemon("--tls-cert", str(certificate), "--tls-key", str(key))
     token = subprocess.run([binary(), "--state-dir", f"{daemon.folder}/state", "--create-token", "alice:user"],
                            capture_output=True, text=True, timeout=60, check=True).stdout.strip()
     greeting, (host, port), peers = half_a_greeting(), daemon.tcp.split(":"), []
@@ -110,7 +110,7 @@ def test_a_storm_of_connections(start_daemon, tt):
                 n += 1
                 assert (x * n).sum().item() == 28 * n
             assert not problems, problems
-            with tt.connect(daemon.tcp):
+            with tt.connect(daemon.tcp, token=daemon.token):
                 assert (tt.ones(3) * 1).tolist() == [1.0] * 3
             wait_until(lambda: descriptors(daemon) <= before, what="all are closed")
             grown.append((resident_bytes(daemon) - memory) / MIB)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from attacks.streams import SilentUploads
 from support.daemon import wait_until
-from support.http import ask, samples
+from support.http import samples, scrape
 from support.proxy import Proxy
 
 STREAMS = 1024
@@ -24,11 +24,11 @@ def test_silent_uploads_leave_streams_to_others(start_daemon, tt, each_transport
     """While a user holds all the streams it can get, another user connects, transfers, and comes back after
     a lost connection."""
     monkeypatch.setenv("TELETENSOR_SHARED_MEMORY", "0")
-    daemon = start_daemon("--http", "127.0.0.1:0")
+    daemon = start_daemon()
     proxy = Proxy(daemon.socket)
     with tt.connect(proxy.address) as old:
         held = tt.tensor(VALUES)
-        with SilentUploads(daemon.tcp) as attack:
+        with SilentUploads(daemon.tcp, daemon.token) as attack:
             wait_until(lambda: len(attack.refusals) >= attack.calls - STREAMS, what="all calls have arrived")
             with tt.connect(daemon.unix):
                 assert transfers(tt)
@@ -39,8 +39,8 @@ def test_silent_uploads_leave_streams_to_others(start_daemon, tt, each_transport
             wait_until(lambda: len(attack.refusals) >= attack.calls - SHARE, what="the user has its share")
             code, details = attack.refusals[-1]
             assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert details.startswith("too many streams: user anonymous")
-            counted = samples(ask(daemon.http, "/metrics").text)[
+            assert details.startswith("too many streams: user tester")
+            counted = samples(scrape(daemon))[
                 "teletensor_refused_connections_total", (("by", "grpc"), ("reason", "streams"))]
             assert counted >= attack.calls - SHARE
     proxy.close()
@@ -50,12 +50,12 @@ def test_a_user_with_too_many_streams_waits_for_one(start_daemon, tt, each_trans
     """A transfer for which its user has no stream left waits for one, and then fails with an error that is
     not about tensor memory. The session is kept."""
     daemon = start_daemon()
-    with tt.connect(daemon.tcp) as session, ThreadPoolExecutor() as pool:
-        with SilentUploads(daemon.tcp) as attack:
+    with tt.connect(daemon.tcp, token=daemon.token) as session, ThreadPoolExecutor() as pool:
+        with SilentUploads(daemon.tcp, daemon.token) as attack:
             wait_until(lambda: len(attack.refusals) >= attack.calls - SHARE, what="the user has its share")
             with monkeypatch.context() as patch:
                 patch.setattr("teletensor._connection.transport._TRIES", 1)
-                with pytest.raises(RuntimeError, match="too many streams: user anonymous") as refused:
+                with pytest.raises(RuntimeError, match="too many streams: user tester") as refused:
                     transfers(tt)
                 assert not isinstance(refused.value, (tt.OutOfMemoryError, tt.SessionLostError))
 

@@ -14,7 +14,7 @@ import pytest
 import teletensor.distributed as dist
 from support.clients import finish, wait_asleep, wait_line, wait_stopped
 from support.daemon import HANG, wait_until
-from support.http import ask, samples
+from support.http import samples, scrape
 from support.proxy import Proxy
 from support.raw import STORE, Raw
 
@@ -25,7 +25,7 @@ KEEPS = ("--lease", "300", "--restart", "60")
 @pytest.fixture
 def daemon(start_daemon, monkeypatch):
     """A daemon that keeps its stores, which TELETENSOR_STORE names."""
-    daemon = start_daemon(*KEEPS, "--http", "127.0.0.1:0")
+    daemon = start_daemon(*KEEPS)
     monkeypatch.setenv("TELETENSOR_STORE", daemon.unix)
     return daemon
 
@@ -237,7 +237,7 @@ def test_connections_that_are_cut(daemon, monkeypatch):
 
 
 def test_users_do_not_meet(start_daemon, new_token, monkeypatch):
-    daemon = start_daemon(*KEEPS, anonymous=False)
+    daemon = start_daemon(*KEEPS)
     monkeypatch.setenv("TELETENSOR_STORE", daemon.tcp)
     with pytest.raises(dist.DistStoreError, match="open: this needs a token"):
         opened(is_master=True)
@@ -258,7 +258,7 @@ def test_users_do_not_meet(start_daemon, new_token, monkeypatch):
 
 
 def test_a_store_is_nobodys_without_a_name(start_daemon, monkeypatch):
-    monkeypatch.setenv("TELETENSOR_STORE", start_daemon(anonymous=True).tcp)
+    monkeypatch.setenv("TELETENSOR_STORE", start_daemon(anonymous="a store for callers without a name").tcp)
     with pytest.raises(dist.DistStoreError, match="needs an authenticated user: connect through"):
         opened(is_master=True)
 
@@ -328,7 +328,7 @@ def test_waits_are_bounded_and_cost_no_thread(daemon):
             return int(next(line for line in file if line.startswith("Threads")).split()[1])
 
     def waits():
-        return samples(ask(daemon.http, "/metrics").text)["teletensor_store_waits", ()]
+        return samples(scrape(daemon))["teletensor_store_waits", ()]
 
     with Raw(daemon.unix) as raw:
         pb = raw.store_pb

@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 from support.daemon import HANG, wait_until
-from support.http import ask
+from support.http import scrape
 from support.raw import Raw
 from teletensor._tools.admin import Admin
 
@@ -80,7 +80,7 @@ def test_sessions_holding_four_times_the_memory_finish(start_daemon, tt):
 def test_uploads_and_calls_find_room(start_daemon, tt):
     """Memory that idle sessions hold is no reason to refuse a tensor, large or small."""
     daemon = start_daemon(*flags())
-    with tt.connect(daemon.unix) as idle, tt.connect(daemon.tcp) as busy:
+    with tt.connect(daemon.unix) as idle, tt.connect(daemon.tcp, token=daemon.token) as busy:
         with idle.as_current():
             held = [tt.full((EIGHT,), float(k)) for k in range(7)]
             idle.synchronize()
@@ -203,7 +203,7 @@ def test_kept_tensors_move_last(start_daemon, tt):
 def test_two_large_jobs_alternate(start_daemon, tt):
     """Each job needs 70 % of the memory: they take turns, and tensors do not move back and forth all the
     time."""
-    daemon = start_daemon(*flags(), "--http", "127.0.0.1:0")
+    daemon = start_daemon(*flags())
     rounds, results = 60, {}
 
     def job(name, start):
@@ -219,7 +219,7 @@ def test_two_large_jobs_alternate(start_daemon, tt):
     for thread in threads:
         thread.join(HANG)
     assert results == {k: [1000.0 * k + rounds] * 5 for k in range(2)}
-    moved = re.search(r'moved_bytes_total\{direction="out"\} (\S+)', ask(daemon.http, "/metrics").text)
+    moved = re.search(r'moved_bytes_total\{direction="out"\} (\S+)', scrape(daemon))
     assert float(moved[1]) < 2 * rounds * 40 * MIB / 2  # not moved once in each round
     empty(daemon)
 
@@ -292,7 +292,7 @@ def test_what_a_killed_daemon_leaves_is_removed(start_daemon, tt):
 
 
 def test_the_numbers(start_daemon, tt):
-    daemon = start_daemon(*flags(), "--http", "127.0.0.1:0")
+    daemon = start_daemon(*flags())
     with tt.connect(daemon.unix) as s, tt.connect(daemon.unix) as other:
         with s.as_current():
             x = [tt.ones(EIGHT) for _ in range(4)]
@@ -303,7 +303,7 @@ def test_the_numbers(start_daemon, tt):
         report = use(s)
         assert report["away"] == 32 * MIB and report["disk_quota"] == 1 << 30
         assert 0 < report["disk_used"] < MIB and report["used"] < MIB  # ones compress
-        text = ask(daemon.http, "/metrics").text
+        text = scrape(daemon)
         assert f'teletensor_disk_bytes{{kind="tensors"}} {32 * MIB}' in text
         assert f'teletensor_moved_bytes_total{{direction="out"}} {32 * MIB}' in text
         table = subprocess.run([sys.executable, "-m", "teletensor.cli", "memory", "--address", daemon.unix],

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from support.daemon import wait_until
-from support.http import ask
+from support.http import ask, scrape
 
 pytestmark = pytest.mark.usefixtures("invariants")
 
@@ -26,7 +26,7 @@ def filled(tt, session, bytes, seed):
 
 
 def metric(daemon, name, user):
-    for line in ask(daemon.http, "/metrics").text.splitlines():
+    for line in scrape(daemon).splitlines():
         if line.startswith(f'{name}{{user="{user}"}}'):
             return float(line.split()[-1])
     return None
@@ -64,7 +64,7 @@ def test_a_drain_writes_other_users_and_tells_the_one_over_the_limit(start_daemo
 def test_a_snapshot_beyond_the_limit_is_refused_and_told(start_daemon, tt):
     """The older file stays; the refusal is in the error, in the status, in `teletensor sessions` and in the
     metrics, until a snapshot is written."""
-    daemon = start_daemon(*LIMIT, "--http", "127.0.0.1:0")
+    daemon = start_daemon(*LIMIT)
     with tt.connect(daemon.unix, name="exp") as s, s.as_current():
         user = s.status()["user"]
         w, data = filled(tt, s, 3 * MIB, 1)

@@ -168,7 +168,7 @@ def test_this_client_with_a_daemon_of_an_earlier_number(daemon, tt, monkeypatch,
     monkeypatch.setenv("TELETENSOR_TRANSPORT", transport)
     with tt.connect(daemon.unix):
         expected = train(tt, 0.9, epochs=1)
-    with Server(daemon.tcp, number) as server:
+    with Server(daemon.unix, number) as server:
         with tt.connect(server.address, name="kept"):
             [hello] = server.hellos
             assert (hello.protocol_min, hello.protocol_max) == (NUMBERS[0], NUMBERS[-1])
@@ -194,7 +194,7 @@ def test_this_client_with_a_daemon_of_an_earlier_number(daemon, tt, monkeypatch,
 
 def test_a_field_that_the_number_lacks_is_noticed(daemon):
     """The server of an earlier number would find a client that sends more than the contract has."""
-    with Server(daemon.tcp, 1) as server, Raw(server.address) as raw:
+    with Server(daemon.unix, 1) as server, Raw(server.address) as raw:
         session = raw.session(protocol_min=1, protocol_max=1)
         pb = raw.program_pb
         session.run(session.constant([1.0]), session.command(fetch=pb.Fetch(handle=1, describe=True)))
@@ -208,6 +208,6 @@ def test_a_number_that_was_not_offered_is_refused(daemon, tt):
         if name == "HelloReply":
             values["protocol"] = 7
 
-    with Liar(daemon.tcp, lie=lie) as liar:
+    with Liar(daemon.unix, lie=lie) as liar:
         with pytest.raises(tt.RefusedError, match="has chosen protocol 7, and this client offered 1 to 2"):
             tt.connect(liar.address)

@@ -7,7 +7,7 @@ import time
 
 import teletensor as tt
 from support.daemon import Daemon
-from support.http import ask
+from support.http import scrape
 
 MIB = 1 << 20
 SESSIONS, TENSORS = 4, 4
@@ -15,7 +15,7 @@ SESSIONS, TENSORS = 4, 4
 
 def moved(daemon):
     """{(kind, direction): bytes or seconds} of the moves between the device and the host."""
-    text = ask(daemon.http, "/metrics").text
+    text = scrape(daemon)
     line = r'^teletensor_device_mov(ed_bytes|ing_seconds)_total\{device="cuda:0",direction="(\w+)"\} (\S+)$'
     found = re.findall(line, text, re.M)
     return {(kind, direction): float(value) for kind, direction, value in found}
@@ -24,7 +24,7 @@ def moved(daemon):
 def turns(memory, held, flags, environment, rounds, passes):
     """In each session in turn, adds one to all its tensors. Returns the seconds in total and per turn, what
     was moved, and whether the values are right."""
-    daemon = Daemon("--device-memory", f"{memory}MiB", "--http", "127.0.0.1:0", *flags, env=environment)
+    daemon = Daemon("--device-memory", f"{memory}MiB", *flags, env=environment)
     try:
         count = held * MIB // SESSIONS // TENSORS // 4
         sessions = [tt.connect(daemon.unix) for _ in range(SESSIONS)]

@@ -1,6 +1,7 @@
 """Starts a real daemon for a test: teletensord on port 0 and on a socket in a temporary folder."""
 
 import contextlib
+import functools
 import os
 import re
 import select
@@ -25,20 +26,25 @@ def binary():
 
 
 class Daemon:
-    """A daemon that runs until stop(). `tcp` and `unix` are addresses for tt.connect, `http` is its HTTP
-    address (with the flag), `peers` the address for its peers (with the flag), `log` its output, and `url`
-    that of the dashboard, with a token that is never in the log. `may_say`: words of the error lines that
-    the test itself causes (invariants.py)."""
+    """A daemon that runs until stop(), as people run it: it has a state directory of its own, restores its
+    sessions when it is restarted, serves HTTP, and a client on TCP needs a token.
+
+    `tcp` and `unix` are addresses for tt.connect, `http` is its HTTP address, `peers` the address for its
+    peers (with the flag), `log` its output, and `url` that of the dashboard, with a token that is never in
+    the log. `token` is a token for its TCP address, and `monitor` one for its metrics. `may_say`: words of
+    the error lines that the test itself causes (invariants.py)."""
 
     may_say = ()
     held = None  # the socket that holds its port for peers (daemons.py)
 
-    def __init__(self, *flags, env=None, under=(), socket=None, anonymous=True):
+    def __init__(self, *flags, env=None, under=(), socket=None, anonymous="", forgets=""):
         """`under`: the words of a program that runs it. `socket`: a path, whose folder is created.
-        anonymous=False: clients on loopback need a token, as they do by default."""
+
+        A test that needs a daemon that people do not run gives its reason: with `anonymous`, clients on
+        loopback need no token; with `forgets`, sessions end with the process."""
         self.folder = tempfile.mkdtemp(prefix="tt-")  # short, because socket paths have at most 108 bytes
         self.socket = socket or f"{self.folder}/d.sock"
-        self.anonymous = anonymous
+        self.anonymous, self.forgets = anonymous, forgets
         os.makedirs(os.path.dirname(self.socket), exist_ok=True)
         self.flags, self.env, self.under = flags, env, under
         self.lives = []  # the logs of the earlier processes
@@ -56,11 +62,34 @@ class Daemon:
         """The folder with a file for each session that is kept."""
         return Path(self.folder) / "state" / "sessions"
 
+    def _new_token(self, who):
+        state = self.flags[self.flags.index("--state-dir") + 1] if "--state-dir" in self.flags else self.state.parent
+        return subprocess.run([binary(), "--state-dir", str(state), "--create-token", who], check=True,
+                              stdout=subprocess.PIPE, text=True, timeout=HANG).stdout.strip()
+
+    @functools.cached_property
+    def token(self):
+        """A token of the user "tester", which is made when it is first needed."""
+        return self._new_token("tester:user")
+
+    @functools.cached_property
+    def monitor(self):
+        """A token that may read the metrics of all users."""
+        return self._new_token("monitor:metrics")
+
+    @functools.cached_property
+    def token_file(self):
+        """The path of a file with `token`, for the environment of a client."""
+        path = Path(self.folder) / "token"
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(self.token)
+        return str(path)
+
     def _start(self, flags, env):
         command = [*self.under, binary(), "--listen", "127.0.0.1:0", "--socket", self.socket,
                    *(["--allow-anonymous"] if self.anonymous else []),
-                   # Only tests that ask for it have sessions that outlive a daemon.
-                   *([] if "--restart" in flags else ["--restart", "0"]),
+                   *(["--restart", "0"] if self.forgets else []),
+                   *([] if "--http" in flags else ["--http", "127.0.0.1:0"]),
                    *([] if "--state-dir" in flags else ["--state-dir", f"{self.folder}/state"]), *flags,
                    *os.environ.get("TELETENSOR_TEST_FLAGS", "").split()]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TELETENSOR_")}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from support.daemon import Daemon, wait_until
-from support.http import ask, samples
+from support.http import samples, scrape
 from support.proxy import Proxy
 from support.raw import Raw
 
@@ -26,7 +26,7 @@ QUOTA = 2 << 20
 LARGE = 1 << 15  # elements, a quarter of a MiB
 MOST = 6  # the maximum number of such tensors in a session; those of two sessions do not fit into memory
 FLAGS = ("--lease", "300", "--restart", "120", "--drain", "120", "--session-memory", str(QUOTA),
-         "--host-memory", "2MiB", "--disk-memory", "256MiB", "--lanes", "2", "--http", "127.0.0.1:0")
+         "--host-memory", "2MiB", "--disk-memory", "256MiB", "--lanes", "2")
 SLOTS = 3
 DONE = Counter()  # counts of what has happened, for the report
 
@@ -176,7 +176,7 @@ class Histories(RuleBasedStateMachine):
     @classmethod
     def count_moved(cls):
         """Called before the daemon ends, because its counters start again with each process."""
-        metrics = samples(ask(cls.daemon.http, "/metrics").text)
+        metrics = samples(scrape(cls.daemon))
         for way in ("out", "in"):
             DONE["KiB moved " + way] += int(metrics["teletensor_moved_bytes_total", (("direction", way),)]) >> 10
         DONE["files lost"] += int(metrics["teletensor_moving_failures_total", ()])

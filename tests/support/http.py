@@ -30,6 +30,13 @@ def ask(address, path, method="GET", body=None, token=None, headers=None):
         connection.close()
 
 
+def scrape(daemon):
+    """The page of metrics, as a monitor gets it."""
+    reply = ask(daemon.http, "/metrics", token=daemon.monitor)
+    assert reply.status == 200, reply.text
+    return reply.text
+
+
 def samples(text):
     """The samples on a page of metrics: {(name, ((label, value), ...)): number}; refuses malformed text."""
     found = {}

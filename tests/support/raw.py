@@ -41,12 +41,33 @@ def nothing(data):
     return data
 
 
-class Raw:
-    """One channel. Calls take and return protoc's classes, or bytes."""
+def authorization(token):
+    """The metadata of a caller with this token."""
+    return (("authorization", f"Bearer {token}"),)
 
-    def __init__(self, address, *options):
-        self.channel = grpc.insecure_channel(address, [
+
+class _Authorized(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor,
+                  grpc.StreamUnaryClientInterceptor, grpc.StreamStreamClientInterceptor):
+    """Adds a token to each call."""
+
+    def __init__(self, token):
+        self._metadata = authorization(token)
+
+    def _call(self, go_on, details, request):
+        return go_on(details._replace(metadata=(*(details.metadata or ()), *self._metadata)), request)
+
+    intercept_unary_unary = intercept_unary_stream = _call
+    intercept_stream_unary = intercept_stream_stream = _call
+
+
+class Raw:
+    """One channel, with a token or without one. Calls take and return protoc's classes, or bytes."""
+
+    def __init__(self, address, *options, token=None):
+        self._channel = self.channel = grpc.insecure_channel(address, [
             ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1), *options])
+        if token is not None:
+            self.channel = grpc.intercept_channel(self._channel, _Authorized(token))
         self.session_pb, self.program_pb, self.admin_pb, self.store_pb = messages()
 
     def __enter__(self):
@@ -56,7 +77,7 @@ class Raw:
         self.close()
 
     def close(self):
-        self.channel.close()
+        self._channel.close()
 
     def unary(self, path, request, reply_class, metadata=None):
         call = self.channel.unary_unary(path, nothing, reply_class.FromString)
