@@ -790,10 +790,9 @@ TEST_F(ServerTest, DownloadsThatAreWrong) {
   start();
   Client client(tcp());
   client.open();
-  const auto context = client.context();
   v1::DownloadRequest request;
   request.set_seq(99);
-  EXPECT_EQ(client.stub->Download(context.get(), request)->Finish().error_code(),
+  EXPECT_EQ(client.stub->Download(client.context().get(), request)->Finish().error_code(),
             StatusCode::NOT_FOUND);
 }
 

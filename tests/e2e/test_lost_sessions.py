@@ -4,6 +4,7 @@ import contextlib
 import logging
 import subprocess
 import sys
+import threading
 
 import pytest
 from support.clients import client, finish, wait_line
@@ -170,3 +171,18 @@ def test_what_a_program_closes_itself_is_not_told(daemon, tt, caplog):
     done = subprocess.run([sys.executable, "-c", "import teletensor as tt; tt.ones(3).sum().item()"],
                           capture_output=True, text=True, timeout=60, check=True)
     assert not done.stderr
+
+
+def test_close_does_not_wait_for_a_daemon_that_has_stopped(daemon, tt):
+    session = tt.connect(name="left")
+    with session.as_current():
+        x = tt.ones(3)
+        assert (x + 1).tolist() == [2.0, 2.0, 2.0]
+    session.synchronize()
+    daemon.drain()
+    wait_until(lambda: session._transport.away > 0, what="the client has noticed")
+    closing = threading.Thread(target=session.close, daemon=True)
+    closing.start()
+    closing.join(timeout=45)  # less than the lease, for which the client would wait for a daemon
+    assert not closing.is_alive() and session.closed
+    daemon.restart()

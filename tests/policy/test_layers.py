@@ -82,7 +82,7 @@ LAYERS = {
     "clients/python/_core": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/",
          "engine/passes/", "proto/wire/", "clients/session/", "clients/torch/"],
-        [STD, POSIX, "nanobind/", "Python.h", "structmember.h", "calls/", "capture/"]),
+        [STD, POSIX, "nanobind/", "Python.h", "structmember.h", "calls/", "capture/", "session/"]),
 }
 # Headers that unit tests may include in addition: those of the test library, and the layers that a test
 # needs to drive its own.

@@ -1,6 +1,6 @@
-#include "proto/wire/reader/apply_reader.h"
 #include "proto/wire/canonical.h"
 #include "proto/wire/frame.h"
+#include "proto/wire/reader/apply_reader.h"
 #include "proto/wire/reader/kind_reader.h"
 
 namespace teletensor::wire {

@@ -1,9 +1,9 @@
-#include "followed.h"
+#include "session/followed.h"
 
 #include <utility>
 #include <vector>
 
-#include "../bindings.h"
+#include "bindings.h"
 
 namespace teletensor::client {
 

@@ -1,9 +1,9 @@
-#include "pending.h"
+#include "session/pending.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "../bindings.h"
+#include "bindings.h"
 #include "clients/session/error_text.h"
 
 namespace teletensor::client {

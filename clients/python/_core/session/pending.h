@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "clients/session/session.h"
-#include "source_lines.h"
+#include "session/source_lines.h"
 
 namespace teletensor::client {
 

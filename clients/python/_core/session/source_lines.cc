@@ -1,13 +1,13 @@
-#include "source_lines.h"
+#include "session/source_lines.h"
 
 #include <new>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 
-#include "../capture/frames.h"
-#include "../collection.h"
-#include "../gil.h"
+#include "capture/frames.h"
+#include "collection.h"
+#include "gil.h"
 
 namespace teletensor::client {
 

@@ -468,6 +468,14 @@ class Transport(ABC):
                      "by `teletensor token create USER`")
         return text
 
+    def settle(self, core: _core.Session) -> None:
+        """Waits until all commands of the session have run, and raises its first late error. Does not wait
+        for a connection if all commands have run that the session still has."""
+        if self.away and not core.queued:
+            core.raise_pending()
+        else:
+            core.synchronize()
+
     def end_stream(self) -> None:
         """Waits a moment for the end of the stream, which closing the session has requested."""
         if self._keeper is not None:

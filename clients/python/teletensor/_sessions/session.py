@@ -452,7 +452,7 @@ class Session(_core.Scope):
                     issue()
             finally:
                 self._closed = True
-            self._core.synchronize()
+            self._transport.settle(self._core)
         except SessionLostError:
             pass
         except BaseException as late:
