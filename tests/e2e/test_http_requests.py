@@ -16,7 +16,7 @@ HOST = b"Host: localhost\r\n"
 
 @pytest.fixture(scope="module")
 def daemon():
-    running = Daemon("--http", "127.0.0.1:0", "--http-name", "box.example")
+    running = Daemon("--http-name", "box.example")
     yield running
     problem = running.stop()
     assert not problem, problem
@@ -93,10 +93,15 @@ def test_an_empty_path_is_the_root(daemon, target):
     assert found.status == 200 and b"<!doctype html>" in found.body[:200].lower()
 
 
+def authorization(daemon):
+    return b"Authorization: Bearer " + daemon.token.encode() + b"\r\n"
+
+
 def test_a_parameter_of_an_absolute_target(daemon):
+    headers = HOST + authorization(daemon)
     for target in (b"/api/session", b"http://localhost/api/session"):
-        assert answer(daemon, b"GET " + target + b"?id=none HTTP/1.1").status == 400
-        assert answer(daemon, b"GET " + target + b"?id=%31 HTTP/1.1").status == 404
+        assert answer(daemon, b"GET " + target + b"?id=none HTTP/1.1", headers).status == 400
+        assert answer(daemon, b"GET " + target + b"?id=%31 HTTP/1.1", headers).status == 404
 
 
 REFUSED = {
@@ -197,7 +202,8 @@ def test_the_host_of_an_absolute_target_counts(daemon, headers, status):
 def test_the_origin_is_compared_with_the_host_that_counts(daemon):
     """A page of another origin cannot make its own host count by an absolute target, nor by a Host beside it."""
     more = b'{"session": 999}'
-    headers = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(more)
+    headers = authorization(daemon)
+    headers += b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(more)
     for line, host, origin, status in (
             (b"POST /api/kill HTTP/1.1", b"localhost", b"http://localhost", 404),
             (b"POST /api/kill HTTP/1.1", b"localhost", b"http://evil.example", 403),

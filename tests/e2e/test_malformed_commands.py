@@ -10,7 +10,7 @@ import grpc
 import pytest
 from conformance.malformed import NEXT_ID, OPS, SCHEMA, SETUP, draw
 from support.daemon import HANG, Daemon, wait_until
-from support.http import ask, samples
+from support.http import samples, scrape
 from support.raw import Raw, messages
 from teletensor._conformance.caller import Caller, Refusal
 from teletensor._conformance.runner import PROTOCOL, ids_of
@@ -26,7 +26,7 @@ LAST = {"constant": {"dtype": 9, "shape": [1], "data": struct.pack("<f", 7)}}
 
 @pytest.fixture(scope="module")
 def daemon():
-    running = Daemon("--http", "127.0.0.1:0", "--session-memory", "64MiB", "--lease", "60")
+    running = Daemon("--session-memory", "64MiB", "--lease", "60")
     yield running
     with Raw(running.unix) as raw:
         wait_until(lambda: not any(raw.used().values()), what="memory of the sessions back at 0")
@@ -189,7 +189,7 @@ def test_metadata_that_should_be_a_number(caller, value):
 
 def test_no_mistake_has_raised_an_alarm(daemon):
     """deploy/monitoring/alerts.yml fires for sessions that end by the daemon's faults."""
-    found = samples(ask(daemon.http, "/metrics").text)
+    found = samples(scrape(daemon))
     ended = {labels for name, labels in found if name == "teletensor_sessions_ended_total"}
     assert {dict(labels)["reason"] for labels in ended} == {"closed", "protocol"}
     assert {dict(labels)["code"] for labels in ended} <= MISTAKES | {"CANCELLED"}
