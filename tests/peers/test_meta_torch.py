@@ -49,7 +49,7 @@ DIFFERENT = {
 REFUSED_BY_TORCH = {
     "allclose", "argwhere", "corrcoef", "cov", "equal", "geqrf", "histogram", "istft", "item", "linalg.lstsq",
     "masked_select", "narrow", "nn.functional.ctc_loss", "nn.functional.gaussian_nll_loss", "nonzero",
-    "repeat_interleave", "tensor_split", "to", "unique", "unique_consecutive",
+    "repeat_interleave", "tensor_split", "to", "to_sparse", "unique", "unique_consecutive",
 }
 NOT_COMPLEX = ("logaddexp", "logcumsumexp")  # not defined for complex dtypes, as test_op_db.py lists
 
