@@ -47,7 +47,9 @@ class _Loss(Module):
         reduction: str = "mean",
     ) -> None:
         super().__init__()
-        self.reduction = legacy(size_average, reduce, reduction)
+        older = size_average is not None or reduce is not None
+        # As in PyTorch, the reduction itself is checked by the first call.
+        self.reduction = legacy(size_average, reduce, reduction) if older else reduction
 
 
 class _WeightedLoss(_Loss):
