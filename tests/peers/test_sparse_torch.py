@@ -134,6 +134,7 @@ MATRIX = """
     m.add(s, r, alpha=2); d + s; d - s; m.add(d, s, alpha=3); s * 2; 2 * s; s * r; -s; s.neg(); s.clone()
     s.sum(); m.sum(s, 0); m.sum(s, 1); m.sum(s, (0, 1)); m.sum(s, 0, keepdim=True); m.sparse.sum(s)
     m.sparse.sum(s, 1); s.unsqueeze(0); s.unsqueeze(-1); m.cat([s, r]); m.cat([s, r], 1); m.stack([s, r])
+    m.narrow_copy(s, 1, 1, 2); m.narrow_copy(s, 1, 0, 1); m.narrow_copy(s, 0, 0, 0)
     s.index_select(0, index); s * d; d * s; s[1]; s.select(1, 2); m.smm(s, b); m.hspmm(s, b); m.spmm(s, b)
     s / 2; s ** 2; m.sparse.softmax(s, 0); m.sparse.softmax(s, 1); m.sparse.log_softmax(s, 1); s.sin()
     m.tanh(s); m.sqrt(s * s); s.relu(); m.abs(s); s.square(); s.expm1(); m.norm(s); s.sign(); m.zeros_like(s)

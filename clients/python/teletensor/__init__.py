@@ -83,7 +83,7 @@ __all__ = [
 ]  # fmt: skip
 
 _functions.neural.document(nn.functional)
-_checked.attach(globals(), ("spmm", *_extra_names))
+_checked.attach(globals(), ("spmm", *_extra_names, *_sparse_names))
 for _space in (nn, nn.functional, nn.init, nn.utils, sparse, optim, optim.lr_scheduler, autograd, func, fft,
                linalg, special, distributions, utils, utils.data, cuda, amp, jit, backends, backends.cuda,
                backends.cudnn, backends.mkldnn, backends.mps):

@@ -107,6 +107,20 @@ def index_select(input: Any, dim: int, index: Tensor) -> Any:
     return CooTensor(tt.stack(rows), coo._data.index_select(0, old), shape, False, True).coalesce()
 
 
+def narrow_copy(input: Any, dim: int, start: int, length: int) -> Any:
+    """The slices from `start` on. Waits for the number of places."""
+    at = wrap_dim(dim, input.ndim)
+    size = input._shape[at]
+    first = start + size if start < 0 else start
+    if not 0 <= first <= size:
+        raise IndexError(
+            f"start out of range (expected to be in range of [{-size}, {size}], but got {start})"
+        )
+    if length < 0 or first + length > size:
+        raise RuntimeError(f"start ({first}) + length ({length}) exceeds dimension size ({size}).")
+    return index_select(input, at, tt.arange(first, first + length, device=input.device))
+
+
 def getitem(input: Any, index: Any) -> Any:
     """x[i] and x[i, j, ...] with integers."""
     items = index if isinstance(index, tuple) else (index,)
@@ -210,4 +224,5 @@ FORMS: dict[str, Callable[..., Any]] = {
     "permute": permute, "transpose": transpose, "swapaxes": transpose, "t": t, "unsqueeze": unsqueeze,
     "select": select, "index_select": index_select, "getitem": getitem, "cat": cat, "concat": cat,
     "concatenate": cat, "stack": stack, "sparse_mask": sparse_mask, "is_same_size": is_same_size,
+    "narrow_copy": narrow_copy,
 }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .. import _api as tt
+from .. import _api as tt, _core
 from .._core import Tensor
 from ._compressed import CompressedTensor
 from ._coo import CooTensor
@@ -18,8 +18,17 @@ __all__ = ["FORMS", "addmm", "hspmm", "mm", "sampled_addmm", "smm", "sspaddmm"]
 _PIECE = 2**21  # scaled elements that are made before they are added, so that they stay in caches
 
 
+def _tensors(name: str, *operands: Any) -> None:
+    """TypeError for an operand that is no tensor, dense or sparse."""
+    for place, each in enumerate(operands):
+        if not isinstance(each, Tensor | SparseTensor):
+            kind = _core.described(each)
+            raise TypeError(f"{name}(): argument {place + 1} must be a Tensor, not {kind}")
+
+
 def _matrices(name: str, input: Any, mat2: Any) -> None:
     """Checks the operands of a product of two matrices."""
+    _tensors(name, input, mat2)
     for each in (input, mat2):
         if isinstance(each, SparseTensor) and each.dense_dim():
             raise RuntimeError(
@@ -170,6 +179,7 @@ def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) ->
 def sampled_addmm(input: Any, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta * input + alpha * (mat1 @ mat2) at the places of `input`, a sparse matrix (CSR): only these
     elements of the product are computed."""
+    _tensors("sampled_addmm", input, mat1, mat2)
     if not isinstance(input, CompressedTensor):
         raise RuntimeError(f"sampled_addmm: Expected self to have CSR layout, but got {input.layout}")
     if tuple(input._shape) != (mat1.shape[0], mat2.shape[-1]) or mat1.shape[1] != mat2.shape[0]:
