@@ -1,7 +1,7 @@
 // Tests the session of the device meta: nothing waits, nothing is sent, and no value can be read.
 #include <gtest/gtest.h>
 
-#include "clients/session/session.h"
+#include "clients/session/plain_session_test.h"
 
 namespace teletensor::client {
 namespace {
@@ -11,21 +11,13 @@ using core::DType;
 
 constexpr core::Device kMeta{core::DeviceKind::kMeta, 0};
 
-class MetaSession final : public Session {
+class MetaSession final : public PlainSession {
  public:
-  MetaSession() : Session(limits()) {}
+  MetaSession() : PlainSession(limits()) {}
 
  protected:
   Status block(const std::function<bool()>& ready) override {
     return ready() ? Status() : core::internal("a wait that nothing would end");
-  }
-  void note_site(std::uint64_t) override {}
-  core::Result<Var> run_hook(autograd::HookId, const Var& g) override { return g; }
-  Status run_function(autograd::Node&, std::span<Var>, std::span<Var>) override {
-    return core::internal("no functions here");
-  }
-  core::Result<autograd::Node*> again(autograd::Node&) override {
-    return core::internal("no checkpoints here");
   }
 
  private:

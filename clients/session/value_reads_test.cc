@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "clients/session/session.h"
+#include "clients/session/plain_session_test.h"
 
 namespace teletensor::client {
 namespace {
@@ -19,9 +19,9 @@ namespace {
 using core::Attribute;
 using core::DType;
 
-class Client final : public Session {
+class Client final : public PlainSession {
  public:
-  using Session::Session;
+  using PlainSession::PlainSession;
   // Called at the start of the next wait; returns the message that the daemon then sends.
   std::function<wire::Progress()> answer;
 
@@ -35,14 +35,6 @@ class Client final : public Session {
     if (answer) receive(std::exchange(answer, nullptr)());
     return stream().wait_for(ready, std::chrono::milliseconds(0)) ? Status()
                                                                   : core::internal("no answer");
-  }
-  void note_site(std::uint64_t) override {}
-  core::Result<Var> run_hook(autograd::HookId, const Var& g) override { return g; }
-  Status run_function(autograd::Node&, std::span<Var>, std::span<Var>) override {
-    return core::internal("no functions here");
-  }
-  core::Result<autograd::Node*> again(autograd::Node&) override {
-    return core::internal("no checkpoints here");
   }
 
  private:

@@ -1,8 +1,8 @@
 """The operator of the daemons of a transcript: does what its steps `operator WORDS` say.
 
     start FLAGS       a daemon of its own, on whose disk faults can be made
-    pair              two daemons, a and b, between which sessions can move; the steps go on with a
-    at NAME           the steps go on with this daemon
+    pair              two daemons, a and b, between which sessions can move; later steps are about a
+    at NAME           later steps are about this daemon
     stop, again       SIGTERM, and waits until the process has ended; another process in its place
     detached          waits until no client is attached
     crash             kill -9, and another process in its place

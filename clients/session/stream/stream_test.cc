@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "clients/session/session.h"
+#include "clients/session/plain_session_test.h"
 #include "proto/wire/frame.h"
 
 namespace teletensor::client {
@@ -122,9 +122,9 @@ tt_wire_api fake() {
 }
 const tt_wire_api kFake = fake();
 
-class Client final : public Session {
+class Client final : public PlainSession {
  public:
-  using Session::Session;
+  using PlainSession::PlainSession;
   std::mutex api;  // Used if a release and the tick that sends it may come from two threads.
 
  protected:
@@ -133,17 +133,9 @@ class Client final : public Session {
     }
     return {};
   }
-  void note_site(std::uint64_t) override {}
   void tick() override {
     const std::lock_guard lock(api);
     idle();
-  }
-  core::Result<Var> run_hook(autograd::HookId, const Var& g) override { return g; }
-  Status run_function(autograd::Node&, std::span<Var>, std::span<Var>) override {
-    return core::internal("no functions here");
-  }
-  core::Result<autograd::Node*> again(autograd::Node&) override {
-    return core::internal("no checkpoints here");
   }
 };
 

@@ -38,7 +38,7 @@ TEST_F(HeldSessionTest, CloseWaitsForItsUsersAndRefusesFurtherOnes) {
     EXPECT_EQ(held.close(), session);
     closed = true;
   });
-  // Closed for others from some time on, while the present user still has the session.
+  // Further users are refused soon, while the present user still has the session.
   EXPECT_TRUE(testing::eventually([&] { return HeldSession::User(held).session() == nullptr; }));
   EXPECT_FALSE(closed);
   user.reset();

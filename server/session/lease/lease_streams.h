@@ -79,7 +79,7 @@ class LeaseStreams {
                                   std::string* word);
   std::uint64_t attach_counter() const;
 
-  // What a restored session tells about the daemon that wrote its file.
+  // Facts of a restored session that the daemon which wrote its file has stored.
   struct Restored {
     std::uint64_t uploads = 0;  // Number of its last upload.
     // Whether the session has tensors that are shared with other sessions. Its commands must not be

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from .. import _api as tt
 from .._core import Tensor
+from .._tensors.history import HistoryOfData
 
 __all__ = ["FORMS", "MaskedTensor", "as_masked_tensor", "is_masked_tensor", "masked_tensor"]
 
@@ -31,7 +32,7 @@ def _checked(data: Any, mask: Any) -> None:
         raise ValueError("data.size() must equal mask.size()")
 
 
-class MaskedTensor:
+class MaskedTensor(HistoryOfData):
     """A tensor with a mask [same shape] of bool: reductions leave out the elements at which it is false,
     and other functions compute them without meaning. `masked_tensor` makes one.
 
@@ -143,30 +144,6 @@ class MaskedTensor:
     tolist = __array__ = numpy
 
     # ------------------------------------------------------------ history
-
-    @property
-    def requires_grad(self) -> bool:
-        """Do operations on it record history?"""
-        return self._data.requires_grad
-
-    @requires_grad.setter
-    def requires_grad(self, value: bool) -> None:
-        self._data.requires_grad = value
-
-    def requires_grad_(self, requires_grad: bool = True) -> MaskedTensor:
-        """Sets requires_grad; returns the tensor."""
-        self._data.requires_grad = requires_grad
-        return self
-
-    @property
-    def is_leaf(self) -> bool:
-        """Was it made by the program rather than by an operation?"""
-        return self._data.is_leaf
-
-    @property
-    def grad_fn(self) -> Any:
-        """The node of the tape that made the elements."""
-        return self._data.grad_fn
 
     def _gradient(self, found: Tensor) -> MaskedTensor:
         """The gradient of the tensor for that of its elements."""

@@ -1,4 +1,4 @@
-"""Pointwise functions of sparse tensors. Those that map zero to zero apply to the values."""
+"""Pointwise functions of sparse tensors. A function that maps zero to zero is applied to the values."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 from .. import _api as tt, _core
 from .._core import Tensor
 from .._functions.common import wrap_dim
+from .._tensors.history import HistoryOfData
 from .._tensors.repr import body_of, text_with
 from .._tensors.tensor import Moving, copied_for
 
@@ -27,7 +28,7 @@ def unsupported(name: str, given: SparseTensor) -> NoReturn:
     )
 
 
-class SparseTensor:
+class SparseTensor(HistoryOfData):
     """A tensor that stores only some elements, its values; all others are zero. `sparse_coo_tensor`,
     `sparse_csr_tensor`, `Tensor.to_sparse` and others make sparse tensors.
 
@@ -37,7 +38,6 @@ class SparseTensor:
     """
 
     layout: Any
-    _data: Tensor
     _shape: tuple[int, ...]
 
     # ------------------------------------------------------------ what a layout implements
@@ -175,30 +175,6 @@ class SparseTensor:
     __hash__ = object.__hash__
 
     # ------------------------------------------------------------ history
-
-    @property
-    def requires_grad(self) -> bool:
-        """Do operations on it record history?"""
-        return self._data.requires_grad
-
-    @requires_grad.setter
-    def requires_grad(self, value: bool) -> None:
-        self._data.requires_grad = value
-
-    def requires_grad_(self: S, requires_grad: bool = True) -> S:
-        """Sets requires_grad; returns the tensor."""
-        self.requires_grad = requires_grad
-        return self
-
-    @property
-    def is_leaf(self) -> bool:
-        """Was it made by the program rather than by an operation?"""
-        return self._data.is_leaf
-
-    @property
-    def grad_fn(self) -> Any:
-        """The node of the tape that made the values."""
-        return self._data.grad_fn
 
     @property
     def grad(self: S) -> S | None:
