@@ -14,7 +14,8 @@ from ._tensor import SparseTensor, unsupported
 
 __all__ = ["FORMS", "added", "is_number"]
 
-# Functions f with f(0) = 0. Those of the first group are linear, so that they need no coalescing.
+# The names of the functions that map zero to zero. A linear one gives the same tensor whether or not the
+# values of equal places are added first, so its argument is not coalesced.
 _LINEAR = "neg negative positive conj conj_physical deg2rad rad2deg"
 _NONLINEAR = """
     abs absolute angle arcsin arcsinh arctan arctanh asin asinh atan atanh ceil erf erfinv expm1 floor frac
