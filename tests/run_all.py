@@ -4,8 +4,8 @@ Stages: unit (gtest executables through ctest), and the pytest folders policy, e
 runs, whatever happened in earlier ones. The last line is `N passed, N failed`; the exit status is 0 only if
 something ran and nothing failed. A crash, a timeout or a missing stage counts as a failed case. Cases that
 were not run because a process of pytest ended in a crash are run by another pytest; those that are still
-missing then are listed and count as failed. Skipped cases are listed with their reasons above the last line;
-one that is not in tests/skips.txt counts as failed.
+missing then are listed and count as failed. Skipped cases and then failed cases are listed with their reasons
+above the last line; a skip that is not in tests/skips.txt counts as failed.
 """
 
 import fnmatch
@@ -44,27 +44,31 @@ def run(command: list[str], limit: int) -> int:
 
 @dataclass
 class Cases:
-    """The results of the cases in a stage; `skipped` contains (case, reason)."""
+    """The results of the cases in a stage; `skipped` and `failures` contain (case, reason). `failed` also
+    counts what is no case, for example a stage that did not start."""
 
     passed: int = 0
     failed: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)
+    failures: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, other: "Cases") -> None:
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
+        self.failures += other.failures
 
 
 def read_cases(path: Path) -> Cases:
     """Reads the cases from a JUnit file of gtest or pytest."""
     found = Cases()
     for case in ElementTree.parse(path).iter("testcase"):
-        skip = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None:
+        name = ".".join(part for part in (case.get("classname"), case.get("name")) if part)
+        skip, wrong = case.find("skipped"), case.findall("failure") + case.findall("error")
+        if wrong:
             found.failed += 1
+            found.failures.append((name, " ".join(wrong[0].get("message", "no reason").split())[:300]))
         elif skip is not None:
-            name = ".".join(part for part in (case.get("classname"), case.get("name")) if part)
             found.skipped.append((name, reason_of(skip)))
         elif case.get("status", "run") == "run":
             found.passed += 1
@@ -108,7 +112,8 @@ def run_unit() -> Cases:
         except (FileNotFoundError, ElementTree.ParseError):
             cases = Cases(passed=int(good))  # a program that writes no report counts as one case
         if not good and cases.failed == 0:
-            cases.failed = 1  # it crashed after its last case, or exceeded the time limit
+            cases.failed = 1
+            cases.failures.append((executable.get("name"), "it crashed, or exceeded its time limit"))
         found.add(cases)
     found.failed = found.failed or int(status != 0)
     return found
@@ -191,6 +196,8 @@ def main(stages: list[str]) -> int:
     print("\n".join(["== summary", *rows]))
     for case, reason in total.skipped:
         print(f"skipped{', which is a failure' if (case, reason) in wrong else ''}: {case}: {reason}")
+    for case, reason in total.failures:
+        print(f"failed: {case}: {reason}")
     print(f"{total.passed} passed, {total.failed} failed", flush=True)
     return 0 if total.passed > 0 and total.failed == 0 else 1
 

@@ -8,7 +8,7 @@ from repository import ROOT
 
 PYTEST = """<testsuites><testsuite>
 <testcase classname="tests.e2e.test_a" name="test_good" />
-<testcase classname="tests.e2e.test_a" name="test_bad"><failure message="x" /></testcase>
+<testcase classname="tests.e2e.test_a" name="test_bad"><failure message="assert 1 == 2&#x0A;  a hint" /></testcase>
 <testcase classname="tests.e2e.test_a" name="test_broken"><error message="x" /></testcase>
 <testcase classname="tests.e2e.test_a" name="test_none[b]"><skipped message="not installed: nginx (list)" /></testcase>
 <testcase classname="" name="tests.e2e.test_m"><skipped message="collection skipped">
@@ -34,6 +34,8 @@ def test_reports(tmp_path):
     path.write_text(PYTEST, encoding="utf-8")
     found = run_all.read_cases(path)
     assert (found.passed, found.failed) == (1, 2)
+    assert found.failures == [("tests.e2e.test_a.test_bad", "assert 1 == 2 a hint"),
+                              ("tests.e2e.test_a.test_broken", "x")]
     assert found.skipped == [("tests.e2e.test_a.test_none[b]", "not installed: nginx (list)"),
                              ("tests.e2e.test_m", "needs root, to be two users")]
     path.write_text(GTEST, encoding="utf-8")
@@ -69,9 +71,10 @@ def test_other(): pytest.skip("new")
 """, encoding="utf-8")
     done = run_stage(tmp_path, "tests.e2e.test_some.test_none | known: *\n")
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-3:] == [
+    assert done.stdout.splitlines()[-4:] == [
         "skipped: tests.e2e.test_some.test_none: known: here",
-        "skipped, which is a failure: tests.e2e.test_some.test_other: new", "1 passed, 2 failed"]
+        "skipped, which is a failure: tests.e2e.test_some.test_other: new",
+        "failed: tests.e2e.test_some.test_bad: assert False", "1 passed, 2 failed"]
 
 
 def test_cases_of_a_crashed_worker_are_run(tmp_path):
