@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -321,6 +322,53 @@ def test_silence_is_told_and_waited_for(tt, monkeypatch, caplog):
             transport.hello(b"x" * 16, "", 0)
         transport.close()
     assert "has not answered for" in caplog.text and "stopped or overloaded" in caplog.text
+
+
+def test_a_connection_that_ends_behind_the_handshake_is_no_proof(start_daemon, tt, authority, monkeypatch):
+    """A daemon that wants the client's certificate ends the connection without an alert, and so does an overloaded
+    one. This one answers Hello after the client has looked for the cause."""
+    monkeypatch.setattr(_transport, "_SILENCE", 0.01)
+    told, looked = [], threading.Event()
+    monkeypatch.setattr(_transport, "tell", lambda text, *values: (told.append(text % values), looked.set()))
+    certificate, key = authority.issue("server")
+    daemon = start_daemon("--tls-cert", str(certificate), "--tls-key", str(key))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    context.set_alpn_protocols(["h2"])
+
+    def overloaded(server):
+        first = server.accept()[0]  # the connection with Hello
+        threading.Thread(target=relay_later, args=(first,), daemon=True).start()
+        with contextlib.suppress(OSError):
+            while True:
+                connection = server.accept()[0]
+                with contextlib.suppress(OSError), context.wrap_socket(connection, server_side=True):
+                    pass
+
+    def relay_later(client):
+        looked.wait()
+        host, port = daemon.tcp.split(":")
+        with client, socket.create_connection((host, int(port))) as target:
+            back = threading.Thread(target=pump, args=(target, client), daemon=True)
+            back.start()
+            pump(client, target)
+            back.join()
+
+    def pump(source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=overloaded, args=(server,), daemon=True).start()
+        address = f"tls://127.0.0.1:{server.getsockname()[1]}"
+        credentials = credentials_of(address, token=token_of(daemon), ca=authority.ca)
+        transport = _transport.open_transport(address, credentials)
+        transport.hello(b"x" * 16, "", 0)
+        transport.close()
+        server.shutdown(socket.SHUT_RDWR)
+    assert "seems to want a certificate" in told[0] and "as an overloaded daemon does too" in told[0]
 
 
 def test_a_cause_that_is_certain_ends_the_wait(tt, monkeypatch):

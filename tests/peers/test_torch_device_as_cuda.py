@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 import torch
+from support.daemon import binary
 
 # A program with the calls that programs for one GPU commonly make. The test checks each line of its output.
 PROGRAM = """
@@ -188,3 +189,22 @@ def test_the_module_of_the_device_and_the_accelerator(tt_device):
 def test_the_default_backend_of_torch_compile_names_the_device_s(tt_device):
     with pytest.raises(Exception, match='backend="teletensor"'):
         torch.compile(lambda x: x * 2 + 1)(torch.ones(2, device="tt"))
+
+
+def test_the_default_backend_compiles_for_the_cpu(tmp_path):
+    """It asks the device for its code before the first graph of a process, whatever the graph's device is, therefore
+    each order has a process of its own."""
+    script = tmp_path / "script.py"
+    script.write_text("""import sys, teletensor.torch, torch
+function = torch.compile(lambda x: (x * 2 + 1).relu())
+for device in sys.argv[1:]:
+    x = torch.arange(6.0, device=device)
+    try:
+        print(device, torch.equal(function(x), (x * 2 + 1).relu()))
+    except Exception as error:
+        print(device, 'backend="teletensor"' in str(error))
+""", encoding="utf-8")
+    for order in (["cpu", "tt", "cpu"], ["tt", "cpu"]):
+        done = subprocess.run([sys.executable, str(script), *order], capture_output=True, text=True, timeout=600,
+                              env={**os.environ, "TELETENSORD": str(binary())})
+        assert done.stdout.split() == [word for device in order for word in (device, "True")], done.stderr

@@ -50,7 +50,7 @@ class Absent(Fault):
 
 
 class Silent(Fault):
-    """Nothing has answered in time or at all; a slow network and a busy daemon look the same."""
+    """No daemon has answered in time or at all; a slow network and a busy daemon look the same."""
 
     silent = True
 
@@ -234,7 +234,7 @@ class _Port:
             raise self._no_handshake(None) from None
         if not _is_settings(said):
             said = self._to_http(said, lambda: self._handshake(self._context()))
-            raise self._foreign(said) if said else self._refused_client("it ends the connection")
+            raise self._foreign(said) if said else self._refused_client()
         return f"{version}, certificate of {_names(certificate)} until {certificate.get('notAfter')}"
 
     def _context(self) -> ssl.SSLContext:
@@ -282,23 +282,26 @@ class _Port:
             return _names(connection.getpeercert() or {})
         return "another name"
 
-    def _refused_client(self, end: str) -> Fault:
-        """The fault for a server that speaks TLS and refuses this client."""
+    def _refused_client(self, alert: str = "") -> Fault:
+        """The fault for a server that speaks TLS and refuses this client. Without an alert the cause is
+        not certain, because an overloaded server also ends connections, so the fault is Silent."""
         own = self._credentials.certificate_files
+        kind, end = ((Fault, f"TLS ends with {alert}") if alert else
+                     (Silent, "it ends the connection, as an overloaded daemon does too"))
         if own is None:
-            return Fault(f"{self._where} seems to want a certificate of this client (--tls-client-ca): "
-                         f"give one by cert= or TELETENSOR_CERT and TELETENSOR_KEY ({end})")
-        return Fault(f"{self._where} does not take this client's certificate {own[0]}: it has to be signed "
-                     f"by an authority in the daemon's --tls-client-ca ({end})")
+            return kind(f"{self._where} seems to want a certificate of this client (--tls-client-ca): "
+                        f"give one by cert= or TELETENSOR_CERT and TELETENSOR_KEY ({end})")
+        return kind(f"{self._where} does not take this client's certificate {own[0]}: it has to be signed "
+                    f"by an authority in the daemon's --tls-client-ca ({end})")
 
     def _no_handshake(self, error: ssl.SSLError | None) -> Fault:
         reason = (error.reason if error is not None else None) or ""
         if "ALERT" in reason:
-            return self._refused_client(f"TLS ends with {reason}")
+            return self._refused_client(reason)
         with self._connect() as connection:
             said = _answer(connection, _PREFACE)
         if self._is_tls(said):
-            return self._refused_client(reason or "it ends the connection")
+            return self._refused_client()
         if not _is_settings(said):
             return self._foreign(self._to_http(said, self._connect))
         where = f"{self._where} speaks plain text, and this client TLS"

@@ -293,9 +293,10 @@ class device_of(device):
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Scheduling":  # PyTorch's compiler asks for it before it makes code for the device
-        raise NotImplementedError("tt: torch.compile's own backend has no code for this device: use "
-                                  "torch.compile(..., backend=\"teletensor\")")
+    if name in ("Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen"):  # Inductor asks for them
+        from . import _inductor
+
+        return _inductor.CLASSES[name]
     if name == "default_generators":
         return (default_generator,)
     raise AttributeError(f"module 'torch.tt' has no attribute {name!r}")
