@@ -335,8 +335,10 @@ namespace {
 // The context that a node's vjp gets: the recorded node, and the summed gradients of its outputs.
 class NodeContext final : public ops::VjpContext {
  public:
-  NodeContext(Node& node, Issuer& issuer, std::span<Var> gradients)
-      : node_(node), issuer_(issuer), gradients_(gradients) {
+  // With `keeps`, a product that a ProductSum may keep is not computed. No code of the client may
+  // run in such a backward, because it could change the factors.
+  NodeContext(Node& node, Issuer& issuer, std::span<Var> gradients, bool keeps)
+      : node_(node), issuer_(issuer), gradients_(gradients), keeps_(keeps) {
     given_.resize(node.edges.size());
   }
 
@@ -370,8 +372,23 @@ class NodeContext final : public ops::VjpContext {
     if (g.is_tensor() && g.dtype() != layout.dtype) g = ops::cast(g, layout.dtype);
     given_[i] = std::move(g);
   }
+  void give_product(std::size_t i, const Var& a, const Var& b, bool tf32) override {
+    if (i >= given_.size() || !needs(i)) return;
+    Product product{a, b, tf32};
+    const core::Layout& layout = node_.operands[i].layout;
+    if (keeps_ && product_.a.absent() && a.is_tensor() && b.is_tensor() &&
+        a.dtype() == layout.dtype && b.dtype() == layout.dtype && ProductSum::may_keep(product)) {
+      product_ = std::move(product);
+      product_at_ = i;
+    } else {
+      give(i, product.value());
+    }
+  }
 
   std::span<Var> given() { return {given_.data(), given_.size()}; }
+  // The product that was not computed, for operand product_at(); without factors if there is none.
+  const Product& product() const { return product_; }
+  std::size_t product_at() const { return product_at_; }
 
  private:
   Var slot(int slot) {
@@ -385,7 +402,10 @@ class NodeContext final : public ops::VjpContext {
   Node& node_;
   Issuer& issuer_;
   std::span<Var> gradients_;
+  bool keeps_;
   core::InlineVector<Var, 3> given_;
+  Product product_;
+  std::size_t product_at_ = 0;
 };
 
 }  // namespace
@@ -481,7 +501,34 @@ void Backward::capture(const Target& target, std::span<const Var> before) {
   }
 }
 
+// Adds a product to sum number `sum`, which belongs to the target `to`.
+void Backward::add_product(const Target& to, std::uint32_t sum, const Product& product) {
+  Var value;
+  const auto kept = products_.find(sum);
+  if (kept == products_.end() && to.uses == 1) {
+    value = product.value();
+  } else {
+    ProductSum& products = kept == products_.end() ? products_[sum] : kept->second;
+    if (products.add(product)) return;
+    value = products.value();
+    products.add(product);
+  }
+  sums_[sum] = sums_[sum].absent() ? std::move(value) : sums_[sum] + value;
+}
+
+// Adds the kept products of the sums first to end - 1.
+void Backward::add_kept(std::uint32_t first, std::uint32_t end) {
+  auto kept = products_.lower_bound(first);
+  while (kept != products_.end() && kept->first < end) {
+    const Var value = kept->second.value();
+    Var& sum = sums_[kept->first];
+    sum = sum.absent() ? value : sum + value;
+    kept = products_.erase(kept);
+  }
+}
+
 Status Backward::run_leaf(Issuer& issuer, Target& target) {
+  add_kept(target.first_sum, target.first_sum + target.outputs);
   const Var before = sums_[target.first_sum];
   if (!before.absent() && target.hooked) TT_RETURN_IF_ERROR(hooks_of(issuer, target));
   if (call_.has_inputs) capture(target, {&before, 1});
@@ -514,6 +561,7 @@ bool Backward::add_to_region(const Target& target) {
 
 Status Backward::run_node(Issuer& issuer, Target& target) {
   Node& node = *target.node;
+  add_kept(target.first_sum, target.first_sum + target.outputs);
   core::InlineVector<Var, 1> before;
   bool any = false;
   for (std::uint32_t i = 0; i < target.outputs; ++i) {
@@ -526,7 +574,8 @@ Status Backward::run_node(Issuer& issuer, Target& target) {
   if (target.runs && any && add_to_region(target)) {
     if (!call_.retain_graph) free_node(node);
   } else if (target.runs && any) {
-    NodeContext context(node, issuer, {&sums_[target.first_sum], target.outputs});
+    NodeContext context(node, issuer, {&sums_[target.first_sum], target.outputs},
+                        !has_hooks_ && !issuer.looks());
     const std::span<Var> sums{&sums_[target.first_sum], target.outputs};
     if (graph_.is_client_node(node)) {
       core::InlineVector<Var, 3> given;
@@ -545,14 +594,19 @@ Status Backward::run_node(Issuer& issuer, Target& target) {
     for (std::uint32_t e = 0; e < target.edges; ++e) {
       const Link& link = links_[target.first_edge + e];
       if (link.target < 0) continue;
+      const Target& to = targets_[static_cast<std::size_t>(link.target)];
+      const std::uint32_t at = to.first_sum + std::min(link.output, to.outputs - 1);
+      if (!context.product().a.absent() && context.product_at() == e) {
+        add_product(to, at, context.product());
+        continue;
+      }
       Var g = context.given()[e];
       if (g.absent()) {
         // A gradient of None from the client's own function stays None.
         if (graph_.is_client_node(node)) continue;
         g = ops::zeros(issuer, node.operands[e].layout);
       }
-      const Target& to = targets_[static_cast<std::size_t>(link.target)];
-      Var& sum = sums_[to.first_sum + std::min(link.output, to.outputs - 1)];
+      Var& sum = sums_[at];
       sum = sum.absent() ? std::move(g) : sum + g;
     }
     if (!call_.retain_graph) free_node(node);
@@ -583,6 +637,8 @@ Status Backward::accumulate(Issuer& issuer, Handle& leaf, const Var& g) {
     TT_RETURN_IF_ERROR(issuer.status());
     return issuer.set_grad(leaf, HandleRef(&handle_of(sum)));
   }
+  // A factor of a kept product may be a view of the .grad, which the addition overwrites.
+  add_kept(0, static_cast<std::uint32_t>(sums_.size()));
   const Var arguments[] = {Var(&issuer, leaf.grad), g};
   return issuer.inplace(add, arguments);
 }

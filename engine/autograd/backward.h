@@ -5,10 +5,12 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "engine/autograd/graph.h"
+#include "engine/autograd/product_sum.h"
 
 namespace teletensor::autograd {
 
@@ -43,6 +45,8 @@ class Issuer : public ops::Builder {
   virtual core::Status ran(Node&, std::span<const ops::Var> /*given*/, bool /*retain_graph*/) {
     return {};
   }
+  // Returns true if ran() looks at the gradients.
+  virtual bool looks() const { return false; }
   // Called when a leaf has received its gradient. If it returns false, step() returns at this
   // point.
   virtual bool leaf_done(Handle&) { return true; }
@@ -114,6 +118,8 @@ class Backward {
   core::Status start(Issuer& issuer);
   core::Status run_node(Issuer& issuer, Target& target);
   bool add_to_region(const Target& target);
+  void add_product(const Target& to, std::uint32_t sum, const Product& product);
+  void add_kept(std::uint32_t first, std::uint32_t end);
   core::Status run_leaf(Issuer& issuer, Target& target);
   core::Status hooks_of(Issuer& issuer, Target& target);
   core::Status accumulate(Issuer& issuer, Handle& leaf, const ops::Var& g);
@@ -129,7 +135,8 @@ class Backward {
   std::vector<Link> roots_, wanted_;
   std::vector<std::int32_t> order_;  // indices of the nodes, latest on the tape first
   std::vector<ops::Var> sums_;
-  std::vector<ops::Var> captured_;  // one gradient per input of the call
+  std::map<std::uint32_t, ProductSum> products_;  // by the index of the sum to which they belong
+  std::vector<ops::Var> captured_;                // one gradient per input of the call
   std::vector<HandleRef> results_;
   std::size_t at_ = 0;
   bool has_hooks_ = false, started_ = false, done_ = false, pause_ = false;

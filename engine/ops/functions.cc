@@ -124,6 +124,10 @@ Var matmul(const Var& a, const Var& b, bool tf32) {
   return apply(op, {a, b}, {core::Attribute::of(true)});
 }
 
+void VjpContext::give_product(std::size_t i, const Var& a, const Var& b, bool tf32) {
+  if (needs(i)) give(i, matmul(transpose(a, 0, 1), b, tf32));
+}
+
 Var sum(const Var& x, const core::Dims& dims, bool keepdim) {
   static const OpRef op("sum");
   return apply(op, {x}, {core::Attribute::of(dims), core::Attribute::of(keepdim)});

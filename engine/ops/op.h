@@ -134,6 +134,9 @@ class VjpContext {
   // Sets the gradient of operand i. It is summed to the operand's shape and cast to its dtype, so
   // the vjps of broadcasting ops need not do that. Ignored if the gradient is not wanted.
   virtual void give(std::size_t i, const Var& gradient) = 0;
+  // Like give() for the gradient transpose(a) @ b of matrices a [k, n] and b [k, m], which a
+  // backward may compute together with other products of the same operand.
+  virtual void give_product(std::size_t i, const Var& a, const Var& b, bool tf32);
 };
 using Vjp = void (*)(VjpContext&);
 

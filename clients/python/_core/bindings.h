@@ -77,6 +77,7 @@ class PySession final : public Session {
                        std::span<const Var> gradients) override;
   Status run_grad_hook(autograd::HookId hook, Handle& leaf) override;
   Status ran(autograd::Node& node, std::span<const Var> given, bool retain_graph) override;
+  bool looks() const override { return anomaly_check_.is_valid() && !anomaly_check_.is_none(); }
   bool leaf_done(Handle& leaf) override;
   core::Result<autograd::Node*> again(autograd::Node& node) override;
   Var saved_again(int slot, autograd::Node& node) override;

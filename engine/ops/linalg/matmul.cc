@@ -143,10 +143,13 @@ void matmul_vjp(VjpContext& c) {
   if (rank_y == 1) grad = unsqueeze(grad, -1);
   if (c.needs(1)) {
     const Var matrix = rank_x == 1 ? unsqueeze(x, 0) : x;
-    Var out = rank_x > 2 && rank_y <= 2 ? matmul(transpose(flat(matrix), 0, 1), flat(grad), tf32)
-                                        : matmul(last_two_swapped(matrix), grad, tf32);
-    if (rank_y == 1) out = squeeze(out, -1);
-    c.give(1, out);
+    if (rank_y == 2) {
+      c.give_product(1, flat(matrix), flat(grad), tf32);
+    } else if (rank_y == 1) {
+      c.give(1, squeeze(matmul(transpose(flat(matrix), 0, 1), flat(grad), tf32), -1));
+    } else {
+      c.give(1, matmul(last_two_swapped(matrix), grad, tf32));
+    }
   }
   if (c.needs(0)) {
     const Var matrix = rank_y == 1 ? unsqueeze(y, -1) : y;
@@ -162,7 +165,7 @@ void linear_vjp(VjpContext& c) {
   if (c.needs(1)) {
     const Var x = conj(c.operand(0));
     const auto rows = [](const Var& v) { return v.rank() == 1 ? unsqueeze(v, 0) : flat(v); };
-    c.give(1, matmul(transpose(rows(g), 0, 1), rows(x), tf32));
+    c.give_product(1, rows(g), rows(x), tf32);
   }
   if (c.needs(0)) c.give(0, matmul(g, conj(c.operand(1)), tf32));
   if (c.operands() > 2 && c.needs(2)) c.give(2, g);
@@ -174,7 +177,7 @@ void addmm_vjp(VjpContext& c) {
   const bool tf32 = flag(c.attributes(), 2);
   const auto scaled = [](const Var& v, double factor) { return factor == 1 ? v : v * Var(factor); };
   if (c.needs(0)) c.give(0, scaled(g, beta));
-  if (c.needs(2)) c.give(2, scaled(matmul(transpose(conj(c.operand(1)), 0, 1), g, tf32), alpha));
+  if (c.needs(2)) c.give_product(2, conj(c.operand(1)), scaled(g, alpha), tf32);
   if (c.needs(1)) c.give(1, scaled(matmul(g, transpose(conj(c.operand(2)), 0, 1), tf32), alpha));
 }
 

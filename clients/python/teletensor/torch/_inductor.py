@@ -19,12 +19,12 @@ def _refuse() -> NoReturn:
                               "torch.compile(..., backend=\"teletensor\")")
 
 
-class Scheduling(BaseScheduling):
+class Scheduling(BaseScheduling):  # type: ignore[misc]
     def __init__(self, scheduler: Any) -> None:
         _refuse()
 
 
-class Wrapper(PythonWrapperCodegen):
+class Wrapper(PythonWrapperCodegen):  # type: ignore[misc]
     @staticmethod
     def create(*arguments: Any, **options: Any) -> NoReturn:
         """Is called for a new graph. Raises NotImplementedError."""
