@@ -37,7 +37,7 @@ enum class Recipe {
   kLogSumExp
 };
 
-constexpr std::int64_t kSplitAbove = std::int64_t{1} << 22;  // elements; about 0.3 ms and more
+constexpr std::int64_t kSplitAbove = std::int64_t{1} << 20;  // elements; about 0.15 ms and more
 
 struct Settings {
   Recipe recipe = Recipe::kSum;

@@ -14,7 +14,7 @@ namespace {
 using core::Status;
 
 // Elements above which the work is divided into parts.
-constexpr std::int64_t kIndexSplitAbove = std::int64_t{1} << 21;
+constexpr std::int64_t kIndexSplitAbove = std::int64_t{1} << 20;
 
 template <class A, bool kMax>
 bool better(A a, A than) {

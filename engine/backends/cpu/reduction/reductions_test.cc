@@ -149,8 +149,7 @@ TEST(Reductions, EveryMaskLayoutAndDtype) {
 }
 
 TEST(Reductions, ALongFoldIsAccurateAndSplitsWithoutChange) {
-  // 2^22 + 5 elements are split into parallel parts, half as many are not; also rows of a sum
-  // across memory.
+  // 2^22 + 5 elements are split into parallel parts; also rows of a sum across memory.
   const std::int64_t n = (1 << 22) + 5;
   TestTensor x(DType::kF32, Geometry(Dims{n}));
   x.fill(Values(static_cast<std::size_t>(n), 0.1));
