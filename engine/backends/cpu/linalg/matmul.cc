@@ -150,6 +150,9 @@ template <class T>
 constexpr double kCost = std::is_same_v<T, float>    ? 0.02
                          : std::is_same_v<T, double> ? 0.05
                                                      : 0.5;
+// Approximate nanoseconds to read one byte of an operand. A product of few rows costs what reading
+// its weights costs.
+constexpr double kCostOfByte = 0.05;
 
 // Splits a side of a product that takes `ns` nanoseconds into pieces; returns their length and
 // number. Pieces are not shorter than `least`, because the library packs the operands again for
@@ -201,8 +204,9 @@ Status run(KernelCall& call, const Product& p, T* c, F finish) {
     finish(index * p.m + i0, m, j0, n);
     return {};
   };
-  const double cost = static_cast<double>(p.m) * static_cast<double>(p.n) *
-                      static_cast<double>(std::max<std::int64_t>(p.k, 1)) * kCost<T>;
+  const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n);
+  const auto k = static_cast<double>(std::max<std::int64_t>(p.k, 1));
+  const double cost = m * n * k * kCost<T> + (m + n) * k * (kCostOfByte * sizeof(T));
   const double total = cost * static_cast<double>(p.batches);
   if (total < 300e3) {
     for (std::int64_t i = 0; i < p.batches; ++i) {
