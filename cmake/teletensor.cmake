@@ -140,7 +140,7 @@ macro(tt_client_libraries)
   tt_library(tt_program engine/program tt_core)
   tt_library(tt_ops engine/ops tt_program
              ROOMS pointwise reduction nn linalg windows arrangement random)
-  tt_library(tt_autograd engine/autograd tt_ops ROOMS trace)
+  tt_library(tt_autograd engine/autograd tt_ops ROOMS known snapshot trace)
   tt_library(tt_passes engine/passes tt_ops)
   # With canonical.cc in its unit the compiler inlines less in the reader of frames, which then
   # executes 7 % more instructions.

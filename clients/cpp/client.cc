@@ -79,7 +79,7 @@ const Tensor& Tensor::requires_grad(bool on) const {
 bool Tensor::is_grad_required() const {
   TensorImpl& impl = made(impl_);
   const Lock lock(impl.state->api);
-  return impl.state->session->graph().requires_grad(*impl.handle);
+  return impl.handle->requires_grad();
 }
 
 void Tensor::backward(Where where) const {

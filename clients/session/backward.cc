@@ -100,7 +100,7 @@ Status Session::inplace(OpId op, std::span<const Var> arguments) {
 
 Var Session::saved(const autograd::Node::SavedSlot& slot, autograd::Node& node) {
   if (status_.ok()) status_ = ready_to_issue();
-  HandleRef h = graph_.name_saved(slot, node);
+  HandleRef h = graph_.objects().adopt_saved(slot, node);
   give_id(*h);
   issue(program::Command(program::Saved{node.seq, static_cast<std::uint32_t>(slot.slot)}), 1);
   return Var(this, std::move(h));

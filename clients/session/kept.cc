@@ -1,7 +1,7 @@
 // State that outlives this client: named tensors, published tensors, and acknowledged downloads.
 #include "clients/session/limit.h"
 #include "clients/session/session.h"
-#include "engine/autograd/inventory.h"
+#include "engine/autograd/snapshot/inventory.h"
 
 namespace teletensor::client {
 
@@ -23,7 +23,7 @@ Status Session::publish(const std::string& name, Handle* h, bool writable,
                         const std::string& users) {
   if (h) TT_RETURN_IF_ERROR(nameable(graph_, *h));
   if (tracer() != nullptr) return core::invalid("a captured function cannot publish");
-  if (h) TT_RETURN_IF_ERROR(graph_.may_publish(*h));
+  if (h) TT_RETURN_IF_ERROR(h->may_publish());
   if (h && watching) TT_RETURN_IF_ERROR(before_write(*h));
   TT_RETURN_IF_ERROR(ready_to_issue());
   stream_.mark_fragile(seq_ + 1);
@@ -61,7 +61,7 @@ core::Result<HandleRef> Session::published(const program::Published& described) 
   }
   TT_RETURN_IF_ERROR(ready_to_issue());
   const core::Layout layout{described.dtype, described.device, core::Geometry(described.shape)};
-  HandleRef h = graph_.adopt_published(layout, nullptr, described.writable);
+  HandleRef h = graph_.objects().adopt_published(layout, nullptr, described.writable);
   give_id(*h);
   stream_.mark_fragile(seq_ + 1);
   issue(program::Command(described), 1);

@@ -51,7 +51,7 @@ Status raise_shortage(Session& session, std::uint64_t most) {
 
 Status nameable(const autograd::Graph& graph, const Handle& h) {
   if (h.id == 0) return outside_its_vmap();
-  if (h.graph() == &graph) return {};
+  if (h.objects() == &graph.objects()) return {};
   if (h.layout.device.kind == core::DeviceKind::kMeta) return no_data();
   return core::invalid(
       "a tensor of another session cannot be used here; copy it into this session: with "
@@ -78,7 +78,7 @@ Session::Session(const SessionLimits& limits)
       }) {
   graph_.largest_result = limits.quota;
   if (limits.meta) value_reads_.set_most(0);
-  graph_.on_death = [this](program::HandleId id) {
+  graph_.objects().on_death = [this](program::HandleId id) {
     releases_.push_back(id);
     stream_.hold_releases();
     if (tracer_) tracer_->died(id);
@@ -87,7 +87,7 @@ Session::Session(const SessionLimits& limits)
 
 Session::~Session() {
   tracer_ = nullptr;
-  graph_.on_death = nullptr;
+  graph_.objects().on_death = nullptr;
 }
 
 // ---------------------------------------------------------------- issuing
@@ -100,7 +100,7 @@ Status Session::ready_to_issue(bool reads) {
   if (unsettled()) TT_RETURN_IF_ERROR(settle());
   const std::uint64_t completed = stream_.completed_upto();
   if (completed > trimmed_ + 256 && !stream_.received().errors.any()) {
-    graph_.completed(trimmed_ = completed);
+    graph_.undo().completed(trimmed_ = completed);
   }
   if (short_of_room() && !releases_.empty()) [[unlikely]]
     flush_releases();
@@ -109,7 +109,7 @@ Status Session::ready_to_issue(bool reads) {
   return stream_.status();
 }
 
-void Session::begin_command() { graph_.set_seq(seq_ + 1); }
+void Session::begin_command() { graph_.tape().set_seq(seq_ + 1); }
 
 namespace {
 
@@ -252,7 +252,7 @@ Status Session::flush_forgets() {
   nodes.swap(forgets_);
   for (const core::Ref<autograd::Node>& node : nodes) {
     TT_RETURN_IF_ERROR(before_forget(*node));
-    graph_.forget_saved(*node);
+    node->forget_saved();
     begin_command();
     issue(program::Command(program::Forget{node->seq}), 0);
   }
@@ -353,7 +353,7 @@ Status Session::apply_inplace(OpId op, std::span<const Var> arguments,
 core::Result<HandleRef> Session::constant(core::DType dtype, core::Device device,
                                           const core::Dims& shape, std::string bytes) {
   TT_RETURN_IF_ERROR(ready_to_issue());
-  HandleRef h = graph_.adopt({dtype, device, core::Geometry(shape)}, nullptr);
+  HandleRef h = graph_.objects().adopt({dtype, device, core::Geometry(shape)}, nullptr);
   give_id(*h);
   value_reads_.add(*h, bytes);
   issue(program::Command(program::Constant{dtype, device, shape, std::move(bytes)}), 1);
@@ -363,7 +363,7 @@ core::Result<HandleRef> Session::constant(core::DType dtype, core::Device device
 core::Result<HandleRef> Session::uploaded(std::uint64_t upload, core::DType dtype,
                                           core::Device device, const core::Dims& shape) {
   TT_RETURN_IF_ERROR(ready_to_issue());
-  HandleRef h = graph_.adopt({dtype, device, core::Geometry(shape)}, nullptr);
+  HandleRef h = graph_.objects().adopt({dtype, device, core::Geometry(shape)}, nullptr);
   // A trace treats the tensor as an input from outside, because its contents are not part of the
   // program.
   std::unique_ptr<autograd::Tracer> trace = std::move(tracer_);
@@ -384,7 +384,7 @@ Status Session::set_requires_grad(Handle& h, bool on) {
   if (watching) TT_RETURN_IF_ERROR(before_write(h));
   TT_RETURN_IF_ERROR(ready_to_issue());
   if (autograd::Tracer* trace = tracer()) trace->know(h);
-  TT_RETURN_IF_ERROR(graph_.set_requires_grad(h, on));
+  TT_RETURN_IF_ERROR(graph_.tape().set_requires_grad(h, on));
   issue(program::Command(program::SetFlag{program::SetFlag::What::kRequiresGrad, h.id, on}), 0);
   return {};
 }
@@ -393,14 +393,14 @@ Status Session::retain_grad(Handle& h) {
   if (h.id == 0) return outside_its_vmap();
   TT_RETURN_IF_ERROR(ready_to_issue());
   if (autograd::Tracer* trace = tracer()) trace->know(h);
-  TT_RETURN_IF_ERROR(graph_.retain_grad(h));
+  TT_RETURN_IF_ERROR(graph_.tape().retain_grad(h));
   issue(program::Command(program::SetFlag{program::SetFlag::What::kRetainGrad, h.id, true}), 0);
   return {};
 }
 
 core::Result<autograd::Node*> Session::node_of(Handle& h) {
   autograd::Node* const before = h.node.get();
-  auto node = graph_.node_of(h);
+  auto node = graph_.tape().node_of(h);
   if (!node.ok() || *node == before || h.id == 0) return node;
   // The view's node was created again, and the daemon must do the same: a backward runs nodes in
   // the order of their creation, and names gradients in that order.
@@ -415,7 +415,7 @@ core::Result<autograd::Node*> Session::node_of(Handle& h) {
 
 Status Session::register_hook(Handle& h, autograd::HookId hook) {
   TT_RETURN_IF_ERROR(node_of(h).status());
-  return graph_.register_hook(h, hook);
+  return graph_.tape().register_hook(h, hook);
 }
 
 Status Session::assign_grad(Handle& h, Handle* grad) {
@@ -432,7 +432,7 @@ Status Session::set_grad(Handle& h, const HandleRef& grad) {
     trace->know(h);
     if (grad) trace->know(*grad);
   }
-  TT_RETURN_IF_ERROR(graph_.set_grad(h, grad.get()));
+  TT_RETURN_IF_ERROR(h.set_grad(grad.get()));
   issue(program::Command(program::SetGrad{h.id, grad ? grad->id : 0}), 0);
   return {};
 }
@@ -620,7 +620,7 @@ Status Session::finish_raises() {
     const auto rebinds = stream_.received().raises.finish(raise);
     stream_.changed().notify_all();
     if (!rebinds) return stream_.lost_status();
-    graph_.take_back(*rebinds, raise.root);
+    graph_.undo().take_back(*rebinds, raise.root);
   }
   return {};
 }

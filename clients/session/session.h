@@ -144,7 +144,7 @@ class Session : public autograd::Issuer, public ClientHooks {
   ProgramTable& programs() { return programs_; }
   // Creates a handle without a command. Precondition: the session is not connected to a daemon.
   HandleRef stand_in(const core::Layout& layout) {
-    HandleRef h = graph_.adopt(layout, nullptr);
+    HandleRef h = graph_.objects().adopt(layout, nullptr);
     give_id(*h);
     return h;
   }

@@ -26,8 +26,8 @@ std::int32_t Backward::visit(const Edge& edge) {
   if (!edge) return -1;
   if (edge.node) {
     Node& node = *edge.node;
-    if (node.visit.search != graph_.visits_) {
-      node.visit.search = graph_.visits_;
+    if (node.visit.search != search_) {
+      node.visit.search = search_;
       node.visit.index = static_cast<std::uint32_t>(targets_.size());
       Target& target = targets_.emplace_back();
       target.node = &node;
@@ -37,8 +37,8 @@ std::int32_t Backward::visit(const Edge& edge) {
     return static_cast<std::int32_t>(node.visit.index);
   }
   Handle& leaf = *edge.leaf;
-  if (leaf.visit.search != graph_.visits_) {
-    leaf.visit.search = graph_.visits_;
+  if (leaf.visit.search != search_) {
+    leaf.visit.search = search_;
     leaf.visit.index = static_cast<std::uint32_t>(targets_.size());
     targets_.emplace_back().leaf = &leaf;
   }
@@ -49,7 +49,7 @@ std::int32_t Backward::visit(const Edge& edge) {
 // Refuses a node whose op does not implement a gradient that this backward needs. `key` marks the
 // targets that are inputs of the call.
 Status Backward::check_derivative(const Target& target, const std::vector<bool>& key) const {
-  const ops::OpDef& def = graph_.catalog_.at(target.node->op);
+  const ops::OpDef& def = graph_.catalog().at(target.node->op);
   for (std::uint32_t e = 0; def.refused != 0 && e < target.edges; ++e) {
     const std::int32_t to = links_[target.first_edge + e].target;
     if (to < 0 || !ops::refuses(def, e)) continue;
@@ -68,18 +68,18 @@ core::Result<std::unique_ptr<Backward>> Backward::plan(Graph& graph, BackwardCal
 }
 
 Status Backward::search() {
-  ++graph_.visits_;
+  search_ = graph_.objects().begin_search();
   for (std::size_t i = 0; i < call_.roots.size(); ++i) {
     Handle& root = *call_.roots[i];
     const Handle* seed = i < call_.seeds.size() ? call_.seeds[i].get() : nullptr;
-    if (seed == nullptr && graph_.requires_grad(root) && root.geometry().numel() != 1) {
+    if (seed == nullptr && root.requires_grad() && root.geometry().numel() != 1) {
       return invalid(
           "backward: grad can be created implicitly only for scalar outputs, this one "
           "has shape " +
           core::to_string(root.shape()));
     }
     const core::DType dtype = root.layout.dtype;
-    if (seed == nullptr && graph_.requires_grad(root) && core::is_complex(dtype)) {
+    if (seed == nullptr && root.requires_grad() && core::is_complex(dtype)) {
       return invalid(
           "backward: grad can be created implicitly only for real scalar outputs, this one is " +
           std::string(core::name_of(dtype)));
@@ -97,7 +97,7 @@ Status Backward::search() {
   }
   std::vector<Edge> starts(call_.roots.size());
   for (std::size_t i = 0; i < starts.size(); ++i) {
-    TT_RETURN_IF_ERROR(graph_.edge_of(*call_.roots[i], starts[i]));
+    TT_RETURN_IF_ERROR(graph_.tape().edge_of(*call_.roots[i], starts[i]));
   }
   for (const Edge& start : starts) {
     if (!start) {
@@ -108,14 +108,14 @@ Status Backward::search() {
   }
   if (call_.has_inputs) {
     for (const HandleRef& input : call_.inputs) {
-      if (!graph_.requires_grad(*input)) {
+      if (!input->requires_grad()) {
         return invalid("grad: one of the differentiated Tensors does not require grad");
       }
     }
   }
   std::vector<Edge> wanted(call_.inputs.size());
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    TT_RETURN_IF_ERROR(graph_.edge_of(*call_.inputs[i], wanted[i]));
+    TT_RETURN_IF_ERROR(graph_.tape().edge_of(*call_.inputs[i], wanted[i]));
   }
 
   for (const Edge& start : starts) roots_.push_back({visit(start), start.output});
@@ -150,8 +150,8 @@ Status Backward::search() {
   std::vector<bool> key(targets_.size(), false);
   for (const Edge& edge : wanted) {
     Link link;
-    const bool node_seen = edge.node && edge.node->visit.search == graph_.visits_;
-    const bool leaf_seen = edge.leaf && !edge.node && edge.leaf->visit.search == graph_.visits_;
+    const bool node_seen = edge.node && edge.node->visit.search == search_;
+    const bool leaf_seen = edge.leaf && !edge.node && edge.leaf->visit.search == search_;
     if (node_seen || leaf_seen) {
       link.target =
           static_cast<std::int32_t>(node_seen ? edge.node->visit.index : edge.leaf->visit.index);
@@ -189,7 +189,7 @@ Status Backward::search() {
     }
     if (target.node && target.runs) {
       has_hooks_ = has_hooks_ || target.node->forgotten || !target.node->post_hooks.empty() ||
-                   graph_.is_client_node(*target.node);
+                   graph_.tape().is_client_node(*target.node);
     }
     if (target.node && target.runs) TT_RETURN_IF_ERROR(check_derivative(target, key));
     if (target.node && target.runs && target.node->freed) {
@@ -210,7 +210,7 @@ Status Backward::search() {
   if (!call_.has_inputs) {
     for (const Target& target : targets_) {
       if (target.leaf == nullptr) continue;
-      const auto leaf = graph_.is_leaf(*target.leaf);
+      const auto leaf = graph_.tape().is_leaf(*target.leaf);
       if (!leaf.ok()) return leaf.status();
       if (!*leaf) {
         return invalid(
@@ -240,9 +240,9 @@ Status Backward::may_accumulate(const Target& target) const {
     return {};
   }
   Handle& leaf = *target.leaf;
-  if (call_.has_inputs || leaf.grad == nullptr || !graph_.requires_grad(leaf)) return {};
+  if (call_.has_inputs || leaf.grad == nullptr || !leaf.requires_grad()) return {};
   const Handle& grad = *leaf.grad;
-  TT_RETURN_IF_ERROR(graph_.may_write(grad, "backward: the .grad of a leaf"));
+  TT_RETURN_IF_ERROR(grad.may_write("backward: the .grad of a leaf"));
   if (!expands_to(leaf.shape(), grad.shape()) ||
       !core::can_cast(leaf.layout.dtype, grad.layout.dtype) ||
       !(leaf.layout.device == grad.layout.device)) {
@@ -264,7 +264,7 @@ core::Dims Backward::grad_strides(const Handle& h) {
 
 void Backward::free_node(Node& node) {
   if (!node.saved.empty() || node.keeps_number || node.forgotten ||
-      node.op == graph_.update_region_) {
+      node.op == graph_.tape().ids.update_region) {
     node.freed = true;
     node.saved.clear();
   }
@@ -281,13 +281,13 @@ void Backward::free_saved() {
 
 void Backward::settle(const std::function<void(Handle&)>& name) {
   const auto fresh = [&](const Handle& like, const core::Dims& strides) {
-    HandleRef h = graph_.adopt(
+    HandleRef h = graph_.objects().adopt(
         {like.layout.dtype, like.layout.device, core::Geometry(like.shape(), strides)}, nullptr);
     name(*h);
     return h;
   };
   const auto leaf = [&](Handle& h) {
-    if (call_.has_inputs || !graph_.requires_grad(h)) return;
+    if (call_.has_inputs || !h.requires_grad()) return;
     if (h.grad == nullptr) {
       h.grad = fresh(h, grad_strides(h));
     } else {
@@ -536,7 +536,7 @@ Status Backward::run_leaf(Issuer& issuer, Target& target) {
   sums_[target.first_sum] = {};
   if (call_.has_inputs || g.absent()) return {};
   TT_RETURN_IF_ERROR(accumulate(issuer, *target.leaf, g));
-  if (!graph_.requires_grad(*target.leaf)) return {};
+  if (!target.leaf->requires_grad()) return {};
   const std::vector<HookId> post_hooks = target.leaf->post_hooks;
   for (HookId hook : post_hooks) TT_RETURN_IF_ERROR(issuer.run_grad_hook(hook, *target.leaf));
   if (!issuer.leaf_done(*target.leaf)) pause_ = true;
@@ -549,13 +549,14 @@ Status Backward::run_leaf(Issuer& issuer, Target& target) {
 bool Backward::add_to_region(const Target& target) {
   const Node& node = *target.node;
   const Link& link = links_[target.first_edge];
-  if (node.op != graph_.index_region_ || !node.post_hooks.empty() || link.target < 0) return false;
+  if (node.op != graph_.tape().ids.index_region || !node.post_hooks.empty() || link.target < 0)
+    return false;
   const Target& to = targets_[static_cast<std::size_t>(link.target)];
   Var& sum = sums_[to.first_sum + std::min(link.output, to.outputs - 1)];
   Var& g = sums_[target.first_sum];
   if (sum.absent() || sum.dtype() != g.dtype()) return false;
   const Var part = std::move(g), all = std::move(sum);
-  sum = ops::apply(graph_.add_region_, {all, part}, node.attributes);
+  sum = ops::apply(graph_.tape().ids.add_region, {all, part}, node.attributes);
   return true;
 }
 
@@ -577,13 +578,13 @@ Status Backward::run_node(Issuer& issuer, Target& target) {
     NodeContext context(node, issuer, {&sums_[target.first_sum], target.outputs},
                         !has_hooks_ && !issuer.looks());
     const std::span<Var> sums{&sums_[target.first_sum], target.outputs};
-    if (graph_.is_client_node(node)) {
+    if (graph_.tape().is_client_node(node)) {
       core::InlineVector<Var, 3> given;
       given.resize(node.edges.size());
       TT_RETURN_IF_ERROR(issuer.run_function(node, sums, {given.data(), given.size()}));
       for (std::size_t e = 0; e < given.size(); ++e) context.give(e, given[e]);
     } else {
-      graph_.catalog_.at(node.op).vjp(context);
+      graph_.catalog().at(node.op).vjp(context);
     }
     TT_RETURN_IF_ERROR(issuer.status());
     const std::vector<HookId> post_hooks = node.post_hooks;
@@ -603,7 +604,7 @@ Status Backward::run_node(Issuer& issuer, Target& target) {
       Var g = context.given()[e];
       if (g.absent()) {
         // A gradient of None from the client's own function stays None.
-        if (graph_.is_client_node(node)) continue;
+        if (graph_.tape().is_client_node(node)) continue;
         g = ops::zeros(issuer, node.operands[e].layout);
       }
       Var& sum = sums_[at];
@@ -624,7 +625,7 @@ Status Backward::run_node(Issuer& issuer, Target& target) {
 // RULE: without create_graph .grad is written in place, so every holder of that tensor sees the
 // sum; with create_graph .grad is replaced.
 Status Backward::accumulate(Issuer& issuer, Handle& leaf, const Var& g) {
-  if (!graph_.requires_grad(leaf)) return {};
+  if (!leaf.requires_grad()) return {};
   if (leaf.grad == nullptr) {
     auto own = issuer.own(g, grad_strides(leaf));
     if (!own.ok()) return own.status();

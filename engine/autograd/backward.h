@@ -130,6 +130,7 @@ class Backward {
 
   Graph& graph_;
   BackwardCall call_;
+  std::uint64_t search_ = 0;  // number of the search that made the plan
   std::vector<Target> targets_;
   std::vector<Link> links_;  // the edges of all targets, one after another
   std::vector<Link> roots_, wanted_;

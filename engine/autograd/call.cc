@@ -143,7 +143,7 @@ Status Graph::check_call(const Callable& callable, const program::Call& call,
     if (is_sliced(call, rebind.parameter)) {
       return refused(p, rebind.parameter, "is written, so it cannot be sliced");
     }
-    const Status written = may_write(*inputs[rebind.parameter], "call");
+    const Status written = inputs[rebind.parameter]->may_write("call");
     if (!written.ok()) return refused(p, rebind.parameter, "is written: " + written.message());
     cells.push_back(inputs[rebind.parameter]->cell.get());
   }
@@ -186,7 +186,7 @@ Status Graph::call(const Callable& callable, const program::Call& call,
       } else if (how.root != Callable::kNone) {
         layout.geometry.offset += displacement[how.root];
       }
-      HandleRef h = new_handle(source.cell, layout, source.clock);
+      HandleRef h = objects_.new_handle(source.cell, layout, source.clock);
       h->base = HandleRef(&source.group());
       ++h->base->views;
       h->made = Handle::Made::kNoGrad;
@@ -208,7 +208,7 @@ Status Graph::call(const Callable& callable, const program::Call& call,
       if (sink_ != nullptr) {
         invocation.outcomes.push_back({view.value, value, static_cast<std::uint32_t>(r)});
       }
-      results.push_back(adopt(layout, value));
+      results.push_back(objects_.adopt(layout, value));
       continue;
     }
     std::int64_t elements = type.elements;
@@ -223,7 +223,8 @@ Status Graph::call(const Callable& callable, const program::Call& call,
       invocation.outcomes.push_back({view.value, value, program::Invocation::kWhole});
     }
     const auto size = static_cast<std::int64_t>(core::size_of(type.dtype));
-    results.push_back(new_handle(core::make_ref<Cell>(elements * size, std::move(value)), layout));
+    results.push_back(
+        objects_.new_handle(core::make_ref<Cell>(elements * size, std::move(value)), layout));
   }
   // A published parameter, whose shared storage gets the new value when the program has run.
   struct Through {
@@ -247,10 +248,10 @@ Status Graph::call(const Callable& callable, const program::Call& call,
     inputs[g.parameter]->grad = results[g.result];
   }
   if (sink_ == nullptr) return {};
-  TT_RETURN_IF_ERROR(sink_->call(seq_, std::move(invocation)));
+  TT_RETURN_IF_ERROR(sink_->call(tape_.seq(), std::move(invocation)));
   for (Through& each : through) {
     const Geometry whole(core::Dims{each.h->stored()});
-    program::Instruction& copy = sink_->instruction(seq_);
+    program::Instruction& copy = sink_->instruction(tape_.seq());
     copy.op = copy_;
     copy.attributes = sink_->interner().attributes(Call::none());
     const Geometry* geometry = sink_->interner().geometry(whole);

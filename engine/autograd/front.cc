@@ -10,10 +10,10 @@
 #include "engine/autograd/callable.h"
 #include "engine/autograd/declared.h"
 #include "engine/autograd/graph.h"
-#include "engine/autograd/image.h"
-#include "engine/autograd/inventory.h"
-#include "engine/autograd/known_call.h"
+#include "engine/autograd/known/known_call.h"
 #include "engine/autograd/names.h"
+#include "engine/autograd/snapshot/image.h"
+#include "engine/autograd/snapshot/inventory.h"
 #include "engine/ops/verify.h"
 
 namespace teletensor::autograd {
@@ -56,7 +56,7 @@ class Front::Impl final : public Issuer {
 
   Status execute(std::uint64_t seq, program::Command&& command, bool thin) {
     if (backward_) return internal("a Backward is still running");
-    graph_.set_seq(seq_ = seq);
+    graph_.tape().set_seq(seq_ = seq);
     thin_ = thin;
     cause_ = nullptr;
     first_made_ = names_.next();
@@ -69,7 +69,7 @@ class Front::Impl final : public Issuer {
   bool busy() const { return backward_ != nullptr; }
 
   program::Inventory take_over() {
-    graph_.forget_history();
+    graph_.undo().forget_history();
     programs_.clear();
     totals_ = {};
     const std::vector<HandleRef> kept = strip(kept_);
@@ -225,7 +225,7 @@ class Front::Impl final : public Issuer {
     return {};
   }
   Var saved(const Node::SavedSlot& slot, Node& node) override {
-    HandleRef h = graph_.name_saved(slot, node);
+    HandleRef h = graph_.objects().adopt_saved(slot, node);
     return Var(this, std::move(h));
   }
   core::Result<Var> run_hook(HookId, const Var&) override {
@@ -241,7 +241,7 @@ class Front::Impl final : public Issuer {
     // cells is written.
     if (!h.cell->shared && layout.geometry.strides == strides && layout.geometry.offset == 0 &&
         h.stored() == layout.geometry.numel()) {
-      return graph_.adopt(layout, h.cell->value);
+      return graph_.objects().adopt(layout, h.cell->value);
     }
     const Var arguments[] = {g};
     ops::Vars out = call(relayout_, arguments, {core::Attribute::of(strides)}, {});
@@ -277,7 +277,8 @@ class Front::Impl final : public Issuer {
   HandleRef failed_handle(const FailureRef& failure, core::DType dtype, core::Device device) {
     auto value = core::make_ref<program::Value>(dtype, device, 1);
     value->failure = failure;
-    return graph_.adopt(Layout{dtype, device, core::Geometry(core::Dims{})}, std::move(value));
+    return graph_.objects().adopt(Layout{dtype, device, core::Geometry(core::Dims{})},
+                                  std::move(value));
   }
   // Gives failed handles to the ids from `from` to the last of the `made` ids that begin at
   // `first_made_`.
@@ -440,7 +441,7 @@ class Front::Impl final : public Issuer {
                      std::to_string(c.bytes.size()) + " bytes");
     }
     auto value = core::make_ref<program::Value>(c.dtype, c.device, elements);
-    names_.add(graph_.adopt(*layout, value));
+    names_.add(graph_.objects().adopt(*layout, value));
     return sink_->constant(seq_, std::move(c), std::move(value));
   }
 
@@ -448,7 +449,7 @@ class Front::Impl final : public Issuer {
     auto layout = host_layout(c.dtype, c.device, c.shape);
     if (!layout.ok()) return layout.status();
     auto value = core::make_ref<program::Value>(c.dtype, c.device, layout->geometry.numel());
-    names_.add(graph_.adopt(*layout, value));
+    names_.add(graph_.objects().adopt(*layout, value));
     return sink_->uploaded(seq_, c, std::move(value));
   }
 
@@ -457,7 +458,7 @@ class Front::Impl final : public Issuer {
     // The error of a failed value is reported after the late error, in the order of the commands.
     TT_RETURN_IF_ERROR(c.describe ? find(c.handle, h) : find_any(c.handle, h));
     if (c.describe) {
-      sink_->described(seq_, h->layout, graph_.requires_grad(*h));
+      sink_->described(seq_, h->layout, h->requires_grad());
       return {};
     }
     program::Operand operand;
@@ -497,13 +498,13 @@ class Front::Impl final : public Issuer {
   }
 
   Status run(program::Saved& c) {
-    Node* node = graph_.recorded_by(c.node);
+    Node* node = graph_.objects().saved_nodes().find(c.node);
     if (node == nullptr) {
       return core::invalid("no operation was recorded by command " + std::to_string(c.node));
     }
     for (const Node::SavedSlot& slot : node->saved) {
       if (slot.slot == static_cast<int>(c.slot)) {
-        names_.add(graph_.name_saved(slot, *node));
+        names_.add(graph_.objects().adopt_saved(slot, *node));
         return {};
       }
     }
@@ -515,14 +516,15 @@ class Front::Impl final : public Issuer {
     HandleRef h;
     TT_RETURN_IF_ERROR(find(c.handle, h));
     using What = program::SetFlag::What;
-    if (c.what == What::kRequiresGrad) return graph_.set_requires_grad(*h, c.on);
-    return c.what == What::kRetainGrad ? graph_.retain_grad(*h) : graph_.node_of(*h).status();
+    if (c.what == What::kRequiresGrad) return graph_.tape().set_requires_grad(*h, c.on);
+    return c.what == What::kRetainGrad ? graph_.tape().retain_grad(*h)
+                                       : graph_.tape().node_of(*h).status();
   }
   Status run(program::SetGrad& c) {
     HandleRef h, grad;
     TT_RETURN_IF_ERROR(find(c.handle, h));
     if (c.grad != 0) TT_RETURN_IF_ERROR(find(c.grad, grad));
-    return graph_.set_grad(*h, grad.get());
+    return h->set_grad(grad.get());
   }
   Status run(program::SetData& c) {
     HandleRef h, other;
@@ -532,16 +534,16 @@ class Front::Impl final : public Issuer {
   }
   Status run(program::Raise& c) {
     const std::vector<std::uint64_t> rebinds = sink_->failed_rebinds(c.root);
-    graph_.take_back(rebinds, c.root);
+    graph_.undo().take_back(rebinds, c.root);
     sink_->raised(seq_, c.root, rebinds);
     return {};
   }
   Status run(program::Forget& c) {
-    Node* node = graph_.recorded_by(c.node);
+    Node* node = graph_.objects().saved_nodes().find(c.node);
     if (node == nullptr) {
       return core::invalid("no operation was recorded by command " + std::to_string(c.node));
     }
-    graph_.forget_saved(*node);
+    node->forget_saved();
     return {};
   }
   Status run(program::Taken& c) {
@@ -567,7 +569,7 @@ class Front::Impl final : public Issuer {
     if (c.handle != 0) {
       HandleRef h;
       TT_RETURN_IF_ERROR(find(c.handle, h));
-      TT_RETURN_IF_ERROR(graph_.may_publish(*h));
+      TT_RETURN_IF_ERROR(h->may_publish());
       h->fill(operand, sink_->interner());
       value = graph_.publish(*h);
     }
@@ -578,7 +580,7 @@ class Front::Impl final : public Issuer {
     auto layout = host_layout(c.dtype, c.device, c.shape);
     if (!layout.ok()) return layout.status();
     auto value = core::make_ref<program::Value>(c.dtype, c.device, layout->geometry.numel());
-    names_.add(graph_.adopt_published(*layout, value, c.writable));
+    names_.add(graph_.objects().adopt_published(*layout, value, c.writable));
     sink_->published(seq_, c, std::move(value));
     return {};
   }
@@ -708,7 +710,7 @@ Status Front::restore_image(const program::Image& image,
 }
 bool Front::busy() const { return impl_->busy(); }
 Status Front::resume(int nodes) { return impl_->resume(nodes); }
-void Front::completed(std::uint64_t seq) { impl_->graph().completed(seq); }
+void Front::completed(std::uint64_t seq) { impl_->graph().undo().completed(seq); }
 Graph& Front::graph() { return impl_->graph(); }
 void Front::skip_to(HandleId next) { impl_->names().skip_to(next); }
 void Front::add_outer_handle(HandleId id, HandleRef h) {
@@ -738,7 +740,7 @@ std::size_t Front::handles() const { return impl_->names().alive(); }
 program::Amounts Front::amounts() const { return impl_->amounts(); }
 Front::Totals Front::totals() const { return impl_->totals(); }
 bool Front::is_checked(const program::Program& program) const { return impl_->is_checked(program); }
-std::size_t Front::tape_nodes() const { return impl_->graph().live_nodes(); }
+std::size_t Front::tape_nodes() const { return impl_->graph().objects().live_nodes(); }
 std::size_t Front::bookkeeping_bytes() const {
   return impl_->graph().bookkeeping_bytes() + impl_->names().bytes();
 }

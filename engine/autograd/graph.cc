@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/autograd/known_call.h"
+#include "engine/autograd/known/known_call.h"
 #include "engine/ops/sizes.h"
 
 namespace teletensor::autograd {
@@ -16,101 +16,6 @@ using ops::OpDef;
 using ops::Var;
 using program::Instruction;
 using program::ValueRef;
-
-// ---------------------------------------------------------------- objects and their destruction
-
-GraphObject::GraphObject(Graph* graph) : graph_(graph), after_(graph->objects_) {
-  if (after_) after_->before_ = this;
-  graph->objects_ = this;
-}
-
-GraphObject::~GraphObject() {
-  (before_ ? before_->after_ : graph_->objects_) = after_;
-  if (after_) after_->before_ = before_;
-}
-
-void GraphObject::last_reference_dropped() const { graph_->queue_destruction(this); }
-
-namespace {
-
-// Counts one cell and one value per handle, which is right for most handles.
-constexpr std::size_t kHandleBytes = sizeof(Handle) + sizeof(Cell) + sizeof(program::Value);
-
-}  // namespace
-
-Handle::Handle(Graph* graph, core::Ref<Cell> cell, const Layout& layout, core::Ref<Clock> clock)
-    : GraphObject(graph),
-      cell(std::move(cell)),
-      clock(clock ? std::move(clock) : core::Ref<Clock>(this->cell)),
-      seen(this->clock->now()) {
-  this->layout = layout;
-  graph->object_bytes_ += kHandleBytes;
-}
-
-const core::Attributes& Call::none() {
-  static const core::Attributes none{};
-  return none;
-}
-
-Handle::~Handle() {
-  graph_->object_bytes_ -= kHandleBytes;
-  if (retains && node) {
-    std::erase_if(node->retained, [this](const auto& entry) { return entry.second == this; });
-  }
-  if (node && node->remade_for == this) node->remade_for = nullptr;
-  if (base) --base->views;
-  if (id != 0 && graph_->on_death) graph_->on_death(id);
-}
-
-void Handle::let_go() {
-  cell->value = nullptr;
-  if (node && node->remade_for == this) node->remade_for = nullptr;
-  base = leaf = grad = nullptr;
-  node = nullptr;
-  extra = nullptr;
-  retains = false;
-}
-
-void Node::let_go() {
-  edges.clear();
-  saved.clear();
-  retained.clear();
-  extra = nullptr;
-}
-
-Node::~Node() {
-  --graph_->live_nodes_;
-  graph_->object_bytes_ -= listed.bytes;
-  if (listed.place == 0) return;
-  auto& recorded = graph_->recorded_;
-  recorded[listed.place - graph_->recorded_gone_ - 1].second = nullptr;
-  while (!recorded.empty() && recorded.front().second == nullptr) {
-    recorded.pop_front();
-    ++graph_->recorded_gone_;
-  }
-}
-
-void Graph::queue_destruction(const GraphObject* object) {
-  object->next_dead_ = std::exchange(dead_, object);
-  if (std::exchange(destroying_dead_, true)) return;
-  destroy_dead();
-}
-
-void Graph::destroy_dead() {
-  while (dead_ != nullptr) {
-    const GraphObject* const next = std::exchange(dead_, dead_->next_dead_);
-    if (next->is_handle()) {
-      auto* handle = static_cast<const Handle*>(next);
-      handle->~Handle();
-      handles_.give(const_cast<Handle*>(handle));
-    } else {
-      auto* node = static_cast<const Node*>(next);
-      node->~Node();
-      nodes_.give(const_cast<Node*>(node));
-    }
-  }
-  destroying_dead_ = false;
-}
 
 namespace {
 
@@ -130,10 +35,6 @@ Status check_parts(const std::string& what, const Layout& base, core::DType dtyp
                  std::to_string(core::kMaxRank));
 }
 
-ops::OpId require(const ops::Catalog& catalog, std::string_view name) {
-  return catalog.id(*catalog.find(name));
-}
-
 // Leaves operands and device empty; infer() fills them in.
 ops::InferContext context_of(const Call& call, const OpDef& def) {
   return {.op = def.name,
@@ -146,11 +47,11 @@ ops::InferContext context_of(const Call& call, const OpDef& def) {
 }
 
 // Returns true if the call becomes a node of the tape.
-bool records(Graph& graph, const Call& call, const OpDef& def, std::span<const Layout> layouts) {
+bool records(const Call& call, const OpDef& def, std::span<const Layout> layouts) {
   return call.record && def.vjp != nullptr &&
          std::any_of(call.arguments.begin(), call.arguments.end(),
                      [&](const Var& argument) {
-                       return argument.is_tensor() && graph.requires_grad(handle_of(argument));
+                       return argument.is_tensor() && handle_of(argument).requires_grad();
                      }) &&
          std::any_of(layouts.begin(), layouts.end(),
                      [](const Layout& result) { return core::is_inexact(result.dtype); });
@@ -173,68 +74,20 @@ bool may_be_remembered(const Call& call, const OpDef& def, const ops::InferConte
 Graph::Graph(const ops::Catalog& catalog, Sink* sink)
     : catalog_(catalog),
       sink_(sink),
-      index_region_(require(catalog, "index_region")),
-      add_region_(require(catalog, "add_region")),
-      update_region_(require(catalog, "update_region")),
-      view_as_real_(require(catalog, "view_as_real")),
-      view_as_complex_(require(catalog, "view_as_complex")),
-      fill_(require(catalog, "fill")),
-      copy_(require(catalog, "copy")),
-      data_(require(catalog, "data")),
-      client_node_(require(catalog, "client_node")) {}
+      fill_(catalog.id(*catalog.find("fill"))),
+      copy_(catalog.id(*catalog.find("copy"))),
+      data_(catalog.id(*catalog.find("data"))),
+      undo_(objects_),
+      tape_(catalog, objects_, undo_) {}
 
-Graph::~Graph() {
-  on_death = nullptr;
-  on_record = on_save = nullptr;
-  undo_.clear();
-  rebuilt_.clear();
-  destroying_dead_ = true;  // delays all destruction until let_go() has broken the reference cycles
-  for (GraphObject* object = objects_; object; object = object->after_) object->let_go();
-  destroy_dead();
-}
+// The objects that the undo log refers to die without a report.
+Graph::~Graph() { objects_.on_death = nullptr; }
 
-// ---------------------------------------------------------------- making handles
+// ---------------------------------------------------------------- values and instructions
 
 ValueRef Graph::new_value(const Layout& layout, std::int64_t elements) const {
   if (is_mirror()) return nullptr;
   return core::make_ref<program::Value>(layout.dtype, layout.device, elements);
-}
-
-HandleRef Graph::adopt(const Layout& layout, ValueRef value) {
-  const std::int64_t elements = layout.geometry.storage_end();
-  const std::int64_t bytes = elements * static_cast<std::int64_t>(core::size_of(layout.dtype));
-  return new_handle(core::make_ref<Cell>(bytes, std::move(value)), layout);
-}
-
-HandleRef Graph::adopt_published(const Layout& layout, ValueRef value, bool writable) {
-  if (value) value->through = true;
-  HandleRef h = adopt(layout, std::move(value));
-  h->cell->shared = true;
-  h->cell->read_only = !writable;
-  return h;
-}
-
-// Refuses a write that would lose the end of the storage, because it is not a whole number of
-// elements of h's dtype.
-Status Graph::may_write(const Handle& h, const std::string& what) const {
-  if (h.cell->read_only) {
-    return invalid(what + ": the tensor is published read-only by another session");
-  }
-  const auto size = static_cast<std::int64_t>(core::size_of(h.layout.dtype));
-  if (h.cell->bytes % size == 0) return {};
-  return invalid(
-      what + ": the tensor's memory, " + std::to_string(h.cell->bytes) +
-      " bytes, is not a whole number of elements of " + std::string(core::name_of(h.layout.dtype)) +
-      ", so it cannot be written with this dtype; write to the tensor that it is a view of");
-}
-
-Status Graph::may_publish(const Handle& h) const {
-  TT_RETURN_IF_ERROR(may_write(h, "publish"));
-  const Geometry& g = h.geometry();
-  if (g.contiguous() && g.offset == 0 && g.numel() == h.stored()) return {};
-  return invalid(
-      "publish: the tensor is a view of a part of another tensor, or not contiguous; publish " +
-      std::string("t.clone(), or the tensor that it is a view of"));
 }
 
 ValueRef Graph::publish(Handle& h) {
@@ -246,7 +99,7 @@ ValueRef Graph::publish(Handle& h) {
 }
 
 Instruction& Graph::instruction_of(const Call& call) const {
-  Instruction& instruction = sink_->instruction(seq_);
+  Instruction& instruction = sink_->instruction(tape_.seq());
   instruction.op = call.op;
   program::Interner& interner = sink_->interner();
   instruction.attributes = interner.attributes(*call.attributes);
@@ -339,7 +192,7 @@ Status Graph::infer(const Call& call, const OpDef& def, ops::InferContext& conte
 Status Graph::apply(const Call& call, Handles& results) {
   const OpDef& def = catalog_.at(call.op);
   if (!def.mutates.empty()) return apply_mutating(call, def, results);
-  if (call.op == client_node_) return apply_client_node(call, def, results);
+  if (call.op == tape_.ids.client_node) return apply_client_node(call, def, results);
   program::Interner* const queue_interner = sink_ == nullptr ? nullptr : &sink_->interner();
   if (may_be_known(call, def)) {
     if (const KnownLayout* known = known_layouts_.find(call, queue_interner)) {
@@ -367,24 +220,24 @@ Status Graph::apply(const Call& call, const OpDef& def, std::span<const Layout> 
       results.push_back(adopt(*known));
     } else {
       for (const Layout& layout : layouts) {
-        results.push_back(adopt(layout, new_value(layout, layout.geometry.storage_end())));
+        results.push_back(objects_.adopt(layout, new_value(layout, layout.geometry.storage_end())));
       }
     }
   };
-  if (records(*this, call, def, layouts)) {
+  if (records(call, def, layouts)) {
     core::InlineVector<Edge, 2> edges;
     for (const Var& argument : call.arguments) {
       Edge& edge = edges.emplace_back();
-      if (argument.is_tensor()) TT_RETURN_IF_ERROR(edge_of(handle_of(argument), edge));
+      if (argument.is_tensor()) TT_RETURN_IF_ERROR(tape_.edge_of(handle_of(argument), edge));
     }
     TT_RETURN_IF_ERROR(may_save(def, call, {edges.data(), edges.size()}));
     adopt_all();
-    const core::Ref<Node> node = this->record(call, std::move(edges));
+    const core::Ref<Node> node = tape_.record(call, std::move(edges));
     if (results.size() > 1) {
       node->results.assign(layouts.begin(), layouts.end());
-      count(*node);
+      objects_.count(*node);
     }
-    save(*node, def, call, {results.data(), results.size()});
+    tape_.save(*node, def, call, {results.data(), results.size()});
     for (std::uint32_t i = 0; i < results.size(); ++i) {
       if (!core::is_inexact(results[i]->layout.dtype)) continue;
       results[i]->node = node;
@@ -407,7 +260,7 @@ Status Graph::apply(const Call& call, const OpDef& def, std::span<const Layout> 
 HandleRef Graph::adopt(const KnownLayout& known) {
   const Layout& layout = known.layout;
   const auto size = static_cast<std::int64_t>(core::size_of(layout.dtype));
-  HandleRef h = new_handle(
+  HandleRef h = objects_.new_handle(
       core::make_ref<Cell>(known.elements * size, new_value(layout, known.elements)), layout);
   h->interned = {known.geometry, known.interner};
   return h;
@@ -416,8 +269,8 @@ HandleRef Graph::adopt(const KnownLayout& known) {
 HandleRef Graph::apply_known(const KnownCall& known, const program::Apply& apply,
                              std::span<Handle* const> operands) {
   const Layout layout = known.result();
-  HandleRef h = adopt(layout, new_value(layout, known.elements()));
-  Instruction& instruction = sink_->instruction(seq_);
+  HandleRef h = objects_.adopt(layout, new_value(layout, known.elements()));
+  Instruction& instruction = sink_->instruction(tape_.seq());
   known.fill(apply, operands, *h, sink_->interner(), instruction);
   return h;
 }
@@ -428,8 +281,8 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
   // Ops that cut the history start an alias group of their own: either that is their purpose, or
   // they reinterpret bytes.
   const bool detached = def.vjp == nullptr && !def.not_differentiable.empty();
-  if (call.record && !detached && requires_grad(source)) {
-    const auto node = node_of(source);  // if this view may not be used, report that first
+  if (call.record && !detached && source.requires_grad()) {
+    const auto node = tape_.node_of(source);  // if this view may not be used, report that first
     if (!node.ok()) return node.status();
   }
   ops::OperandInfo info{&source.layout, nullptr};
@@ -441,14 +294,14 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
       context.results.empty() ? source.layout.dtype : context.results[0].dtype;
   if (!detached) TT_RETURN_IF_ERROR(check_parts(def.name, source.group().layout, dtype, views));
 
-  const bool record = call.record && !detached && requires_grad(source);
+  const bool record = call.record && !detached && source.requires_grad();
   // Regions are the views of a row-major operand with this shape. The tape keeps them for ops that
   // have no vjp.
   const Layout row_major{source.layout.dtype, source.layout.device, Geometry(source.shape())};
   std::vector<Geometry> regions;
   Edge edge;
   if (record) {
-    TT_RETURN_IF_ERROR(edge_of(source, edge));
+    TT_RETURN_IF_ERROR(tape_.edge_of(source, edge));
     if (def.vjp == nullptr) {
       info.layout = &row_major;
       TT_RETURN_IF_ERROR(def.view(context, regions));
@@ -457,7 +310,7 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
   for (std::size_t i = 0; i < views.size(); ++i) {
     Layout layout{dtype, source.layout.device, views[i]};
     const core::Ref<Clock> clock = call.op == data_ ? core::make_ref<Clock>() : source.clock;
-    HandleRef h = new_handle(source.cell, layout, clock);
+    HandleRef h = objects_.new_handle(source.cell, layout, clock);
     if (!detached) {
       // RULE: a view joins the alias group of its base, also under no_grad. The handle remembers
       // under which mode it was made.
@@ -469,9 +322,10 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
       h->made = made == Handle::Made::kDefault ? source.made : made;
       if (record) {
         if (def.vjp != nullptr) {
-          h->node = this->record(call, {edge});
+          h->node = tape_.record(call, {edge});
         } else {
-          h->node = record_reading(call.op, row_major, edge, {dtype, row_major.device, regions[i]});
+          h->node =
+              tape_.record_reading(call.op, row_major, edge, {dtype, row_major.device, regions[i]});
         }
       }
     }
@@ -491,31 +345,31 @@ Status Graph::apply_client_node(const Call& call, const OpDef& def, Handles& res
     Edge& edge = edges.emplace_back();
     if (i >= inputs || !call.record) continue;
     Handle& h = handle_of(call.arguments[i]);
-    record = record || requires_grad(h);
-    TT_RETURN_IF_ERROR(edge_of(h, edge));
+    record = record || h.requires_grad();
+    TT_RETURN_IF_ERROR(tape_.edge_of(h, edge));
   }
   core::InlineVector<Node::SavedSlot, 2> slots;
   for (std::size_t i = inputs + values; record && i < call.arguments.size(); ++i) {
     Handle& h = handle_of(call.arguments[i]);
     Node::SavedSlot slot{static_cast<int>(i), h.cell->value, h.stored(), h.layout, {},
-                         requires_grad(h),    h.cell.get()};
+                         h.requires_grad(),   h.cell.get()};
     for (std::size_t v = 0; v < values; ++v) {
       if (&handle_of(call.arguments[inputs + v]) != &h) continue;
       slot.slot = ops::kResult + static_cast<int>(v);
       slot.requires_grad = true;
     }
-    if (slot.slot < ops::kResult) TT_RETURN_IF_ERROR(edge_of(h, slot.edge));
+    if (slot.slot < ops::kResult) TT_RETURN_IF_ERROR(tape_.edge_of(h, slot.edge));
     slots.push_back(std::move(slot));
   }
   for (std::size_t v = 0; v < values; ++v) {
     const Handle& value = handle_of(call.arguments[inputs + v]);
-    results.push_back(new_handle(value.cell, value.layout, value.clock));
+    results.push_back(objects_.new_handle(value.cell, value.layout, value.clock));
   }
   if (!record || results.empty()) return {};
-  const core::Ref<Node> node = this->record(call, std::move(edges));
+  const core::Ref<Node> node = tape_.record(call, std::move(edges));
   if (results.size() > 1) {
     for (const HandleRef& h : results) node->results.push_back(h->layout);
-    count(*node);
+    objects_.count(*node);
   }
   for (std::uint32_t i = 0; i < results.size(); ++i) {
     if (!core::is_inexact(results[i]->layout.dtype)) continue;
@@ -523,7 +377,7 @@ Status Graph::apply_client_node(const Call& call, const OpDef& def, Handles& res
     results[i]->output = i;
   }
   node->saved = std::move(slots);
-  if (!node->saved.empty()) saved(*node);
+  if (!node->saved.empty()) tape_.list_saved(*node);
   return {};
 }
 
@@ -548,10 +402,10 @@ Status Graph::apply_mutating(const Call& call, const OpDef& def, Handles& result
   for (std::uint32_t i : written) {
     if (!call.arguments[i].is_tensor()) continue;
     Handle& h = handle_of(call.arguments[i]);
-    if (call.record && requires_grad(h)) {
+    if (call.record && h.requires_grad()) {
       return invalid(def.name + ": writes a tensor that requires grad; call it under no_grad");
     }
-    TT_RETURN_IF_ERROR(may_write(h, def.name));
+    TT_RETURN_IF_ERROR(h.may_write(def.name));
     if (h.geometry().overlaps_itself()) {
       return invalid(def.name + ": several elements of a written tensor are one memory location");
     }
@@ -579,9 +433,9 @@ Status Graph::apply_mutating(const Call& call, const OpDef& def, Handles& result
 namespace {
 
 // Checks whether autograd allows a recorded op to write h in place.
-Status may_rewrite(Graph& graph, Handle& h, const OpDef& def) {
+Status may_rewrite(Tape& tape, Handle& h, const OpDef& def) {
   const auto refuse_leaf = [&](Handle& of, const char* what) -> Status {
-    const auto leaf = graph.is_leaf(of);
+    const auto leaf = tape.is_leaf(of);
     if (!leaf.ok()) return leaf.status();
     if (!*leaf) return {};
     return invalid(def.name + ": a " + what +
@@ -598,11 +452,11 @@ Status may_rewrite(Graph& graph, Handle& h, const OpDef& def) {
                      ": this view is one of multiple views that one call returned and cannot be "
                      "modified in place with grad mode enabled");
     }
-    if (graph.requires_grad(h)) {
+    if (h.requires_grad()) {
       TT_RETURN_IF_ERROR(refuse_leaf(h.group(), "view of a leaf Variable"));
     }
   }
-  if (graph.requires_grad(h)) TT_RETURN_IF_ERROR(refuse_leaf(h, "leaf Variable"));
+  if (h.requires_grad()) TT_RETURN_IF_ERROR(refuse_leaf(h, "leaf Variable"));
   if (def.vjp == nullptr && !def.random) {
     return invalid(def.name +
                    ": is not differentiable, so it cannot write a tensor in place "
@@ -639,15 +493,15 @@ Status Graph::apply_inplace(const Call& call) {
   if (def.infer == nullptr || !def.mutates.empty() || def.results != 1) {
     return invalid(def.name + ": has no in-place form");
   }
-  TT_RETURN_IF_ERROR(may_write(h, def.name + "_"));
+  TT_RETURN_IF_ERROR(h.may_write(def.name + "_"));
   bool record = false;
   if (call.record) {
     for (const Var& argument : call.arguments) {
-      record = record || (argument.is_tensor() && requires_grad(handle_of(argument)));
+      record = record || (argument.is_tensor() && handle_of(argument).requires_grad());
     }
     record = record && core::is_inexact(h.layout.dtype);
   }
-  if (record) TT_RETURN_IF_ERROR(may_rewrite(*this, h, def));
+  if (record) TT_RETURN_IF_ERROR(may_rewrite(tape_, h, def));
   core::InlineVector<ops::OperandInfo, 3> infos;
   ops::InferContext context = context_of(call, def);
   TT_RETURN_IF_ERROR(infer(call, def, context, infos));
@@ -671,12 +525,12 @@ Status Graph::apply_inplace(const Call& call) {
   if (record) {
     for (const Var& argument : call.arguments) {
       Edge& edge = edges.emplace_back();
-      if (argument.is_tensor()) TT_RETURN_IF_ERROR(edge_of(handle_of(argument), edge));
+      if (argument.is_tensor()) TT_RETURN_IF_ERROR(tape_.edge_of(handle_of(argument), edge));
     }
     if (is_view) {
-      TT_RETURN_IF_ERROR(edge_of(base, base_edge));
+      TT_RETURN_IF_ERROR(tape_.edge_of(base, base_edge));
       if (base_edge) {  // the old region is read through its own node
-        edges[0] = {record_reading(index_region_, base.layout, base_edge, h.layout)};
+        edges[0] = {tape_.record_reading(tape_.ids.index_region, base.layout, base_edge, h.layout)};
       }
     }
     if (def.vjp != nullptr) TT_RETURN_IF_ERROR(may_save(def, call, {edges.data(), edges.size()}));
@@ -691,22 +545,43 @@ Status Graph::apply_inplace(const Call& call) {
   }
   core::Ref<Node> node, update;
   if (record && def.vjp != nullptr) {
-    node = this->record(call, std::move(edges));
+    node = tape_.record(call, std::move(edges));
     // If the vjp reads the result, it reads the new value through h's view.
-    const HandleRef result(new Handle(this, core::make_ref<Cell>(h.cell->bytes, value), h.layout));
-    save(*node, def, call, std::span<const HandleRef>(&result, 1));
-    update = is_view ? record_writing(base.layout, base_edge, h.layout, {node}) : node;
+    const HandleRef result =
+        objects_.new_handle(core::make_ref<Cell>(h.cell->bytes, value), h.layout);
+    tape_.save(*node, def, call, std::span<const HandleRef>(&result, 1));
+    update = is_view ? tape_.record_writing(base.layout, base_edge, h.layout, {node}) : node;
   }
   write(h, value);
   if (record && node) {
-    Undo& undo = undo_.back();
-    undo.base = HandleRef(&base);
-    undo.node = update;
-    undo.old_node = old_node;
-    undo.old_output = old_output;
-    set_node(base, update, 0);
-    (void)node_of(h);
+    undo_.note_history(base, update, old_node, old_output);
+    base.set_node(update, 0);
+    (void)tape_.node_of(h);
   }
+  return {};
+}
+
+Status Graph::set_data(Handle& h, Handle& other) {
+  if (h.is_view()) return invalid("data: cannot be assigned on a view");
+  if (!core::is_inexact(other.layout.dtype) && h.requires_grad()) {
+    return invalid("data: a tensor that requires grad cannot become " +
+                   std::string(core::name_of(other.layout.dtype)));
+  }
+  const auto leaf = tape_.is_leaf(h);
+  if (!leaf.ok()) return leaf.status();
+  if (!*leaf && !same_kind(h.layout, other.layout)) {
+    return invalid("data: a tensor with a grad_fn keeps its shape, dtype and device, because " +
+                   std::string("gradients flow through it: it has ") + described(h.layout) +
+                   ", the assigned tensor " + described(other.layout) +
+                   "; call detach_() first, or use a new tensor");
+  }
+  // If no other handle uses the old cell, it stays alive only as h's clock, so its contents can be
+  // freed.
+  const bool only = h.cell->references() == 2 && h.clock.get() == h.cell.get();
+  if (only && other.cell.get() != h.cell.get()) h.cell->value = nullptr;
+  h.cell = other.cell;
+  h.layout = other.layout;
+  h.interned = {};
   return {};
 }
 
@@ -715,7 +590,7 @@ void Graph::write(Handle& h, ValueRef value) {
   if (value && h.cell->shared) value->through = true;
   h.cell->value = std::move(value);
   if (h.cell->known) h.cell->known = nullptr;
-  undo_.push_back({seq_, h.cell, h.clock, tick, nullptr, nullptr, nullptr, 0});
+  undo_.add(UndoLog::Write{tape_.seq(), h.cell, h.clock, tick});
 }
 
 }  // namespace teletensor::autograd

@@ -8,7 +8,7 @@
 #include <set>
 #include <span>
 
-#include "engine/autograd/image.h"
+#include "engine/autograd/snapshot/image.h"
 #include "engine/core/mutex.h"
 #include "engine/runtime/back/back.h"
 #include "engine/session/shares.h"

@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include "engine/autograd/image.h"
+#include "engine/autograd/snapshot/image.h"
 #include "engine/core/with_memory.h"
 #include "engine/session/session.h"
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string_view>
 
-#include "engine/autograd/image.h"
+#include "engine/autograd/snapshot/image.h"
 #include "engine/core/mutex.h"
 #include "engine/runtime/back/back.h"
 #include "engine/session/shares.h"

@@ -12,8 +12,7 @@ core::Result<HandleRef> without_data(PySession& meta, const Var& argument, core:
   Handle& h = autograd::handle_of(argument);
   if (h.id == 0) return outside_its_vmap();
   HandleRef made = meta.stand_in({h.layout.dtype, device, h.layout.geometry});
-  auto& source = static_cast<PySession&>(*argument.builder());
-  if (grad_mode() && source.graph().requires_grad(h)) {
+  if (grad_mode() && h.requires_grad()) {
     TT_RETURN_IF_ERROR(meta.set_requires_grad(*made, true));
     TT_RETURN_IF_ERROR(meta.register_hook(*made, kNoDataHook));
   }

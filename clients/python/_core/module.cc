@@ -431,7 +431,7 @@ void bind_session(nb::module_& m) {
           "True if this thread waits for a value and commands queued at an earlier Ctrl-C have not "
           "run.")
       .def_prop_ro("interrupt_pending", [](PySession& s) { return s.interrupt_pending(); })
-      .def_prop_ro("tape_nodes", [](PySession& s) { return s.graph().live_nodes(); })
+      .def_prop_ro("tape_nodes", [](PySession& s) { return s.graph().objects().live_nodes(); })
       .def_rw("strict", &PySession::strict)
       .def(
           "follow",

@@ -148,7 +148,7 @@ Status PySession::run_post_hook(autograd::HookId hook, Node& node, std::span<Var
   const auto found = hooks_.find(hook);
   if (found == hooks_.end()) return {};
   const nb::object callable = found->second;
-  const std::size_t inputs = graph().is_client_node(node) ? node.counts[0] : given.size();
+  const std::size_t inputs = graph().tape().is_client_node(node) ? node.counts[0] : given.size();
   try {
     const nb::tuple into(list_of(given.first(inputs))), from(list_of(gradients));
     const nb::object changed = nb::steal(call_python(callable.ptr(), into.ptr(), from.ptr()));
@@ -179,10 +179,10 @@ Status PySession::run_grad_hook(autograd::HookId hook, Handle& leaf) {
 // ---------------------------------------------------------------- checkpoints, anomaly, streams
 
 void PySession::watch_nodes() {
-  graph().on_save = nullptr;
-  graph().on_record = nullptr;
+  graph().tape().on_save = nullptr;
+  graph().tape().on_record = nullptr;
   if (saved_hooks_.size() > 0 && frames_.empty()) {
-    graph().on_save = [this](Node& node) {
+    graph().tape().on_save = [this](Node& node) {
       std::vector<SavedHooks::Packing> packing;
       for (const Node::SavedSlot& slot : node.saved) packing.push_back(saved_hooks_.of(slot));
       if (std::none_of(packing.begin(), packing.end(),
@@ -194,7 +194,7 @@ void PySession::watch_nodes() {
     };
   }
   if (!frames_.empty()) {
-    graph().on_save = [this](Node& node) {
+    graph().tape().on_save = [this](Node& node) {
       auto& [frame, first, thread] = frames_.back();
       // Operators of another thread do not belong to the frame.
       if (thread != std::this_thread::get_id()) return;
@@ -209,7 +209,7 @@ void PySession::watch_nodes() {
     };
   }
   if (anomaly_site_.is_valid() && !anomaly_site_.is_none()) {
-    graph().on_record = [this](Node& node) {
+    graph().tape().on_record = [this](Node& node) {
       PyObject* site = call_python(anomaly_site_.ptr());
       const char* text = site && PyUnicode_Check(site) ? PyUnicode_AsUTF8(site) : nullptr;
       if (text != nullptr) extra_of(node).site = text;
@@ -492,7 +492,7 @@ bool depends_elsewhere(nb::list roots, nb::list inputs) {
     autograd::Edge edge;
     Node* node = value_or_raise(t.session->node_of(h));
     edge.node = core::Ref<Node>(node);
-    if (node == nullptr && t.session->graph().requires_grad(h)) {
+    if (node == nullptr && h.requires_grad()) {
       edge.leaf = h.leaf ? h.leaf : HandleRef(&h);
     }
     return edge;
@@ -552,7 +552,7 @@ void bind_tape(nb::module_& m) {
           [](const PyNode& self) {
             nb::list out;
             if (self.node) {
-              const std::size_t inputs = self.session->graph().is_client_node(*self.node)
+              const std::size_t inputs = self.session->graph().tape().is_client_node(*self.node)
                                              ? self.node->counts[0]
                                              : self.node->edges.size();
               for (std::size_t i = 0; i < inputs; ++i) {

@@ -37,7 +37,7 @@ bool has_attributes(PyObject* tensor) {
 
 bool requires_grad(const PyTensor& tensor) {
   if (tensor.pending != nullptr) return tensor.pending->requires_grad;
-  return tensor.session->graph().requires_grad(transforms::ground(*tensor.handle));
+  return transforms::ground(*tensor.handle).requires_grad();
 }
 
 PyTensor::PyTensor(PySession* s, core::Ref<Pending> unmade, PyObject* object)
@@ -535,7 +535,7 @@ void bind_tensor(nb::module_& m) {
            })
       .def("_remove_hook",
            [](PyTensor& t, autograd::HookId id) {
-             t.session->graph().remove_hook(handle(t), id);
+             handle(t).remove_hook(id);
              t.session->drop_hook(id);
            })
       .def("item", item, "The value of a tensor of one element, as a Python number.")

@@ -98,7 +98,7 @@ Status gradient_below(Session& session, std::size_t at, autograd::BackwardCall c
     const Var s =
         call.seeds[i] ? tangent_under(session, Var(&session, call.seeds[i]), level.id) : Var();
     TT_RETURN_IF_ERROR(session.status());
-    if (t.is_tensor() && session.graph().requires_grad(ground(handle(t)))) {
+    if (t.is_tensor() && ground(handle(t)).requires_grad()) {
       second.roots.push_back(HandleRef(&handle(t)));
       second.seeds.push_back(call.seeds[i]);
     }
@@ -181,7 +181,7 @@ core::Result<HandleRef> cut(Session& session, const Var& x) {
 core::Result<HandleRef> variable(Session& session, const Var& x) {
   static const OpRef alias("alias");
   const Calls calls(session);
-  const bool history = grad_mode() && session.graph().requires_grad(ground(handle(x)));
+  const bool history = grad_mode() && ground(handle(x)).requires_grad();
   Var out;
   if (history) {
     out = ops::apply(alias, {everywhere(session, x, depth)});

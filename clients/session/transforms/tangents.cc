@@ -208,7 +208,7 @@ Status transposed(Session& session, const Request& request, const Handles& resul
   TT_RETURN_IF_ERROR(status);
   for (std::size_t i = 0; i < tangents.size(); ++i) {
     const Var& v = vjp.given_[i];
-    if (!v.is_tensor() || !session.graph().requires_grad(ground(handle(v)))) continue;
+    if (!v.is_tensor() || !ground(handle(v)).requires_grad()) continue;
     call.roots.push_back(HandleRef(&handle(v)));
     call.seeds.push_back(HandleRef(&handle(ops::cast(tangents[i], v.dtype()))));
   }

@@ -27,7 +27,7 @@ HandleRef wrap(Session& session, const HandleRef& inner, std::uint64_t level) {
   Layout layout = inner->layout;
   layout.geometry.shape.erase(0);
   layout.geometry.strides.erase(0);
-  HandleRef h = session.graph().adopt(layout, nullptr);
+  HandleRef h = session.graph().objects().adopt(layout, nullptr);
   Extra& extra = own_extra(*h);
   extra.inner = inner;
   extra.level = level;

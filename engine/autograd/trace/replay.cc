@@ -39,7 +39,7 @@ Status Tracer::Replay::run() {
       clock = static_cast<const Clock*>(known.cell) == known.clock ? core::Ref<Clock>(cell)
                                                                    : core::make_ref<Clock>();
     }
-    HandleRef h = graph.new_handle(cell, known.layout, clock);
+    HandleRef h = graph.objects().new_handle(cell, known.layout, clock);
     h->flag = known.requires_grad;
     h->id = known.handle->id;
     front_.add_outer_handle(h->id, h);

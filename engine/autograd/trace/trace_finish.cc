@@ -144,10 +144,10 @@ Status Tracer::Ending::expand(Replay& run, Expansion& to) const {
                   outputs_[i]) == outputs_.begin() + static_cast<std::ptrdiff_t>(i);
     const bool stranger = tracer_.by_id_.contains(outputs_[i]->id);
     if (only_ != nullptr && !only_->contains(outputs_[i]->id)) continue;
-    if (!first || stranger || !f.graph().requires_grad(*h)) continue;
+    if (!first || stranger || !h->requires_grad()) continue;
     to.roots.push_back(h);
     const Layout layout{h->layout.dtype, h->layout.device, Geometry(h->shape())};
-    to.seeds.push_back(f.graph().adopt(
+    to.seeds.push_back(f.graph().objects().adopt(
         layout,
         core::make_ref<program::Value>(layout.dtype, layout.device, layout.geometry.numel())));
   }

@@ -22,10 +22,10 @@ bool Tracer::made_here(HandleId id) const {
 
 void Tracer::know(Handle& h) {
   if (h.id == 0 || by_id_.contains(h.id) || made_here(h.id)) return;
-  const bool requires_grad = graph_.requires_grad(h);
+  const bool requires_grad = h.requires_grad();
   bool has_history = false;
   if (requires_grad) {
-    const auto leaf = graph_.is_leaf(h);
+    const auto leaf = graph_.tape().is_leaf(h);
     has_history = !leaf.ok() || !*leaf;
   }
   by_id_[h.id] = known_.size();

@@ -431,7 +431,6 @@ std::string mismatch(Model& m, Subject& s, bool tape, bool values) {
   std::vector<const void*> cells[2], groups[2];
   std::vector<std::pair<Handle*, client::HandleRef>> all;
   std::vector<std::string> labels;
-  autograd::Graph& graph = s.client.graph();
   for (const auto& [name, x] : m.env) {
     const auto found = s.env.find(name);
     const std::string label = "t" + std::to_string(name);
@@ -471,7 +470,7 @@ std::string mismatch(Model& m, Subject& s, bool tape, bool values) {
     if (!same_layout(x->geo, y->geometry(), i >= m.env.size())) {
       return labels[i] + ": layout " + layout_of(x->geo) + ", ours " + layout_of(y->geometry());
     }
-    if (x->requires_grad() != graph.requires_grad(*y)) return labels[i] + ": requires_grad";
+    if (x->requires_grad() != y->requires_grad()) return labels[i] + ": requires_grad";
     cells[0].push_back(x->cell);
     cells[1].push_back(y->cell.get());
     groups[0].push_back(x->base);

@@ -121,7 +121,7 @@ int made_by(PySession& session, Handle& h) {
 
 TensorFacts facts_of_handle(PySession& session, Handle& handle) {
   Handle& h = transforms::ground(handle);
-  const bool requires_grad = session.graph().requires_grad(h);
+  const bool requires_grad = h.requires_grad();
   return {.layout = handle.layout,
           .requires_grad = requires_grad,
           .view = handle.is_view(),
@@ -135,7 +135,7 @@ TensorFacts facts_of_handle(PySession& session, Handle& handle) {
 // tensor in each call of a captured function.
 bool still(const TensorFacts& facts, PySession& session, Handle& handle) {
   Handle& h = transforms::ground(handle);
-  return handle.layout == facts.layout && session.graph().requires_grad(h) == facts.requires_grad &&
+  return handle.layout == facts.layout && h.requires_grad() == facts.requires_grad &&
          handle.is_view() == facts.view && handle.retains == facts.retains &&
          handle.inference == facts.inference && handle.output == facts.output &&
          (!facts.requires_grad || made_by(session, h) == facts.made_by);

@@ -91,7 +91,7 @@ class PyProgram {
           !(h.shape() == views[i].geometry.shape) ||
           !(h.geometry().strides == views[i].geometry.strides) ||
           (check_grads && (h.grad != nullptr) != sources[i].has_grad) ||
-          session->graph().requires_grad(*inputs[i]) != sources[i].requires_grad ||
+          h.requires_grad() != sources[i].requires_grad ||
           (check_hooks && (h.hooks != sources[i].hooks || h.post_hooks != sources[i].post_hooks))) {
         return false;
       }
@@ -706,7 +706,7 @@ void bind_programs(nb::module_& m) {
                                static_cast<char>(h.layout.device.kind),
                                static_cast<char>(h.layout.device.index),
                                static_cast<char>(h.shape().size()),
-                               static_cast<char>(t.session->graph().requires_grad(h)),
+                               static_cast<char>(h.requires_grad()),
                                static_cast<char>(has_attributes(each.ptr()))};
           key.append(head, sizeof head);
           // A tensor that is passed in two positions is one parameter.

@@ -38,7 +38,7 @@ nb::dict link(PySession& session, const std::string& name, nb::list nodes, nb::l
   if (gradients) {
     for (nb::handle each : outputs) {
       PyTensor* t = tensor_of(each.ptr());
-      if (t != nullptr && t->session->graph().requires_grad(*t->handle)) {
+      if (t != nullptr && t->handle->requires_grad()) {
         wanted.insert(t->handle.get());
       }
     }

@@ -23,7 +23,7 @@ void FollowedMemory::clear() {
 void FollowedMemory::forget_unused() {
   // The undo records of commands refer to cells, too, until the commands are known to have run.
   if (!followed_.empty() && !session_.has_pending()) {
-    session_.graph().completed(session_.stream().completed_upto());
+    session_.graph().undo().completed(session_.stream().completed_upto());
   }
   std::vector<Followed> gone;  // Collected here, because destroying them may run Python code.
   for (auto at = followed_.begin(); at != followed_.end();) {

@@ -339,8 +339,7 @@ nb::object pending(PyCounts& counts, nb::object finish, nb::handle dtype, std::i
     Handle& h = *checked_tensor(each).handle;
     made->operands.emplace_back(&h);
     made->bytes += static_cast<std::uint64_t>(h.cell->bytes);
-    if (made->record && core::is_inexact(made->dtype) &&
-        session.graph().requires_grad(transforms::ground(h))) {
+    if (made->record && core::is_inexact(made->dtype) && transforms::ground(h).requires_grad()) {
       made->requires_grad = true;
     }
   }

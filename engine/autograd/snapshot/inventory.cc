@@ -1,4 +1,4 @@
-#include "engine/autograd/inventory.h"
+#include "engine/autograd/snapshot/inventory.h"
 
 #include <algorithm>
 #include <set>
@@ -94,7 +94,7 @@ core::Result<std::vector<HandleRef>> restore(Graph& graph, const Inventory& inve
   for (const Inventory::Item& item : inventory.items) {
     auto& clock = clocks[item.clock];
     if (!clock) clock = core::make_ref<Clock>();
-    HandleRef h = graph.new_handle(cells.at(item.cell), item.layout, clock);
+    HandleRef h = graph.objects().new_handle(cells.at(item.cell), item.layout, clock);
     if (item.id == 0 || item.made > 2 || !by_id.emplace(item.id, h.get()).second) return broken();
     if (item.base != 0) {
       const auto base = by_id.find(item.base);

@@ -1,4 +1,4 @@
-#include "engine/autograd/known_call.h"
+#include "engine/autograd/known/known_call.h"
 
 #include <utility>
 

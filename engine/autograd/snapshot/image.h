@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/autograd/graph.h"
-#include "engine/autograd/inventory.h"
+#include "engine/autograd/snapshot/inventory.h"
 #include "engine/program/image.h"
 
 namespace teletensor::autograd {

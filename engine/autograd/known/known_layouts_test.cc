@@ -1,4 +1,4 @@
-#include "engine/autograd/known_layouts.h"
+#include "engine/autograd/known/known_layouts.h"
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using ops::Var;
 class KnownLayoutsTest : public testing::Test {
  protected:
   Var tensor(const Geometry& geometry, DType dtype = DType::kF32, core::Device device = {}) {
-    return Var(nullptr, graph_.adopt({dtype, device, geometry}, nullptr));
+    return Var(nullptr, graph_.objects().adopt({dtype, device, geometry}, nullptr));
   }
   Var tensor(const Dims& shape) { return tensor(Geometry(shape)); }
 

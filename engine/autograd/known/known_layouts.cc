@@ -1,4 +1,4 @@
-#include "engine/autograd/known_layouts.h"
+#include "engine/autograd/known/known_layouts.h"
 
 #include "engine/autograd/graph.h"
 

@@ -1,4 +1,4 @@
-#include "engine/autograd/image.h"
+#include "engine/autograd/snapshot/image.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -69,7 +69,7 @@ class ImageCapture {
       : graph_(graph), maker_(maker), image_(image) {}
 
   void take(const KeptNames& kept, const std::function<bool(const Handle&)>& named) {
-    for (GraphObject* object = graph_.objects_; object; object = object->after_) {
+    for (GraphObject* object = graph_.objects().newest(); object; object = object->older()) {
       if (auto* h = dynamic_cast<Handle*>(object)) {
         handles_.emplace(h, static_cast<Index>(all_handles_.size()));
         all_handles_.push_back(h);
@@ -95,21 +95,22 @@ class ImageCapture {
       item.seen = h->seen;
     }
     for (const Node* node : all_nodes_) take_node(*node);
-    for (const auto& undo : graph_.undo_) {
-      image_.undo.push_back({undo.seq, cell(undo.cell.get()), clock(undo.clock.get()), undo.tick,
-                             find(handles_, undo.base.get()), find(nodes_, undo.node.get()),
-                             find(nodes_, undo.old_node.get()), undo.old_output});
+    for (const UndoLog::Write& write : graph_.undo().writes()) {
+      image_.undo.push_back({write.seq, cell(write.cell.get()), clock(write.clock.get()),
+                             write.tick, find(handles_, write.base.get()),
+                             find(nodes_, write.node.get()), find(nodes_, write.old_node.get()),
+                             write.old_output});
     }
-    for (const auto& remade : graph_.rebuilt_) {
-      image_.remade.push_back({remade.seq, clock(remade.clock.get()),
-                               find(nodes_, remade.node.get()), edge(remade.old), remade.old_seen,
-                               remade.seen});
+    for (const UndoLog::Rebuilt& rebuilt : graph_.undo().rebuilt()) {
+      image_.remade.push_back({rebuilt.seq, clock(rebuilt.clock.get()),
+                               find(nodes_, rebuilt.node.get()), edge(rebuilt.old),
+                               rebuilt.old_seen, rebuilt.seen});
     }
-    for (const auto& [seq, node] : graph_.recorded_) {
+    for (const auto& [seq, node] : graph_.objects().saved_nodes().all()) {
       if (node != nullptr) image_.recorded.emplace_back(seq, nodes_.at(node));
     }
     for (const auto& [name, h] : kept) image_.kept.emplace_back(name, handles_.at(h.get()));
-    image_.tape_length = graph_.tape_length_;
+    image_.tape_length = graph_.tape().length();
   }
 
  private:
@@ -123,8 +124,8 @@ class ImageCapture {
         clock_index_.try_emplace(clock, static_cast<Index>(image_.clocks.size()));
     if (is_new) {
       Image::Clock& item = image_.clocks.emplace_back();
-      item.now = clock->now_;
-      item.taken_back = clock->failed_ticks_;
+      item.now = clock->now();
+      item.taken_back = clock->failed_ticks();
       // A clock may be a cell that is no longer in use as a cell and is kept only as a clock.
       if (const auto* cell = dynamic_cast<const Cell*>(clock)) {
         item.elements = cell->bytes / unit_of(cell->value.get());
@@ -235,16 +236,16 @@ class ImageBuilder {
           item.clock >= clocks_.size() || item.made > 2 || !fits(item)) {
         return broken("a tensor");
       }
-      handles.push_back(graph_.new_handle(cell(item.cell), item.layout, clocks_[item.clock]));
+      handles.push_back(
+          graph_.objects().new_handle(cell(item.cell), item.layout, clocks_[item.clock]));
     }
     std::vector<core::Ref<Node>> nodes;
     for (const Image::Node& item : image_.nodes) {
-      if (item.op >= graph_.catalog_.size() || item.label >= graph_.catalog_.size() ||
+      if (item.op >= graph_.catalog().size() || item.label >= graph_.catalog().size() ||
           item.at > image_.tape_length) {
         return broken("a recorded operation");
       }
-      ++graph_.live_nodes_;
-      nodes.emplace_back(new Node(&graph_, item.at, item.op));
+      nodes.push_back(graph_.objects().new_node(item.at, item.op));
     }
     for (std::size_t i = 0; i < handles.size(); ++i) {
       TT_RETURN_IF_ERROR(restore_handle(image_.handles[i], *handles[i], handles, nodes));
@@ -258,16 +259,16 @@ class ImageBuilder {
           bad(item.old_node, nodes) || (item.base != Image::kNone && item.node == Image::kNone)) {
         return broken("a write");
       }
-      graph_.undo_.push_back({item.seq, cell(item.cell), clocks_[item.clock], item.tick,
-                              at(handles, item.base), at(nodes, item.node),
-                              at(nodes, item.old_node), item.old_output});
+      graph_.undo().add(UndoLog::Write{item.seq, cell(item.cell), clocks_[item.clock], item.tick,
+                                       at(handles, item.base), at(nodes, item.node),
+                                       at(nodes, item.old_node), item.old_output});
     }
     for (const Image::Remade& item : image_.remade) {
       if (item.clock >= clocks_.size() || item.node >= nodes.size()) return broken("a view");
       Edge old;
       TT_RETURN_IF_ERROR(restore_edge(item.old, handles, nodes, old));
-      graph_.rebuilt_.push_back({item.seq, clocks_[item.clock], nodes[item.node], std::move(old),
-                                 item.old_seen, item.seen});
+      graph_.undo().add(UndoLog::Rebuilt{item.seq, clocks_[item.clock], nodes[item.node],
+                                         std::move(old), item.old_seen, item.seen});
     }
     std::uint64_t last = 0;
     for (const auto& [seq, node] : image_.recorded) {
@@ -275,9 +276,9 @@ class ImageBuilder {
           nodes[node]->listed.place != 0) {
         return broken("a recorded operation");
       }
-      graph_.note_recorded(last = seq, *nodes[node]);
+      graph_.objects().saved_nodes().add(last = seq, *nodes[node]);
     }
-    graph_.tape_length_ = image_.tape_length;
+    graph_.tape().restore(image_.tape_length);
     return acyclic(nodes) ? Status() : broken("a cycle of recorded operations");
   }
 
@@ -311,10 +312,8 @@ class ImageBuilder {
       } else {
         clock = core::make_ref<Clock>();
       }
-      clock->now_ = item.now;
-      clock->failed_ticks_ = item.taken_back;
-      if (!std::is_sorted(clock->failed_ticks_.begin(), clock->failed_ticks_.end()))
-        return broken("a clock");
+      if (!std::is_sorted(item.taken_back.begin(), item.taken_back.end())) return broken("a clock");
+      clock->restore(item.now, item.taken_back);
       clocks_.push_back(std::move(clock));
     }
     return {};
@@ -412,7 +411,7 @@ class ImageBuilder {
     node.forgotten = item.forgotten;
     node.keeps_number = item.keeps_number;
     node.freed = item.freed;
-    graph_.count(node);
+    graph_.objects().count(node);
     return {};
   }
 
