@@ -29,7 +29,7 @@ from ...autograd import no_grad
 from ...optim import Optimizer
 from .. import all_gather_object, broadcast_object_list, is_initialized
 from .._group import ProcessGroup, found
-from ..fsdp._shards import ShardedParameter
+from ..fsdp._shards import ShardedParameter, Sharding
 from ._optimizer_state import marked_state
 from .filesystem import _Folder
 from .stateful import Stateful
@@ -332,8 +332,8 @@ def _finish(folder: str, token: str, rank: int, every: list[dict[str, Any]]) -> 
 
 def _entry(value: Any, file: str, rank: int) -> dict[str, Any]:
     """The description of a value of this rank. "part" is the part of a tensor that this rank writes."""
-    if isinstance(value, ShardedParameter):
-        sharding = value.sharding
+    sharding = _sharding(value)
+    if sharding is not None:
         part = [file, sharding.dim, sharding.begin, sharding.rows]
         return {"shape": list(sharding.shape), "dtype": dtype_name(value.dtype), "sharded": True,
                 "part": part if value.numel() else None}  # fmt: skip
@@ -342,6 +342,18 @@ def _entry(value: Any, file: str, rank: int) -> dict[str, Any]:
         return {"shape": list(value.shape), "dtype": dtype_name(value.dtype), "sharded": False,
                 "part": whole if rank == 0 else None}  # fmt: skip
     return {"object": encoded(value)}
+
+
+def _sharding(value: Any) -> Sharding | None:
+    """How the tensor is divided; None for a whole tensor. NotImplementedError if it is a part of a part."""
+    if not isinstance(value, ShardedParameter):
+        return None
+    if value.sharding.outer is not None:
+        raise NotImplementedError(
+            f"{value.name} is divided by parallelize_module and by fully_shard: save and load the state of "
+            "get_state_dict with StateDictOptions(full_state_dict=True)"
+        )
+    return value.sharding
 
 
 def _joined(every: list[dict[str, Any]]) -> dict[str, Any]:
@@ -483,7 +495,7 @@ class _Files:
 
     def tensor(self, name: str, like: Tensor, entry: dict[str, Any]) -> Tensor:
         """The values in the checkpoint for the tensor `like`."""
-        sharding = like.sharding if isinstance(like, ShardedParameter) else None
+        sharding = _sharding(like)
         shape = tuple(like.shape) if sharding is None else sharding.shape
         dtype = dtype_name(like.dtype)
         if "object" in entry or tuple(entry["shape"]) != shape or entry["dtype"] != dtype:
