@@ -181,6 +181,8 @@ class SessionListener {
   virtual void on_slow(SlowOp) {}  // called for instructions of 50 ms or more
   // The memory of events that the client has not read, in bytes; charged to the session.
   virtual std::uint64_t unread_bytes() const { return 0; }
+  // Returns true if a client is connected to the session. Any thread; it must not call the engine.
+  virtual bool has_client() const { return true; }
 };
 
 // The progress of a session while all groups are brought to rest for a snapshot.

@@ -119,16 +119,23 @@ std::vector<runtime::Publications::Facts> QueueSink::find_published(std::string_
   return parts_.publications.find_all(name, user_);
 }
 
-void QueueSink::join(std::uint64_t seq, program::Join join) {
-  runtime::Groups::Join wanted;
-  wanted.user = user_;
-  wanted.name = std::move(join.name);
-  wanted.rank = join.rank;
-  wanted.ranks = join.ranks;
+runtime::Groups::Join QueueSink::rank_of(std::string group, collective::Rank rank,
+                                         collective::Rank ranks, std::uint64_t timeout_ms) const {
+  runtime::Groups::Join join;
+  join.user = user_;
+  join.name = std::move(group);
+  join.rank = rank;
+  join.ranks = ranks;
   constexpr std::uint64_t kMaxMs = 1000ull * 3600 * 24 * 365;
-  wanted.timeout = std::chrono::milliseconds(std::min(join.timeout_ms, kMaxMs));
-  wanted.who = who_;
-  parts_.back.queue().change_group(seq, join.group, std::move(wanted));
+  join.timeout = std::chrono::milliseconds(std::min(timeout_ms, kMaxMs));
+  join.who = who_;
+  join.attended = [&listener = parts_.listener] { return listener.has_client(); };
+  return join;
+}
+
+void QueueSink::join(std::uint64_t seq, program::Join join) {
+  parts_.back.queue().change_group(
+      seq, join.group, rank_of(std::move(join.name), join.rank, join.ranks, join.timeout_ms));
 }
 
 void QueueSink::leave(std::uint64_t seq, std::uint64_t group) {
@@ -136,7 +143,8 @@ void QueueSink::leave(std::uint64_t seq, std::uint64_t group) {
 }
 
 void QueueSink::restore_group(const program::Image::Group& group) {
-  parts_.back.groups().restore(user_, who_, group);
+  parts_.back.groups().restore(rank_of(group.name, group.rank, group.ranks, group.timeout_ms),
+                               group);
 }
 
 Status QueueSink::call(std::uint64_t seq, program::Invocation invocation) {

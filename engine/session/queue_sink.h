@@ -68,6 +68,9 @@ class QueueSink final : public autograd::Sink {
   std::vector<runtime::Publications::Facts> find_published(std::string_view name) const;
 
  private:
+  // The session as a rank of a group.
+  runtime::Groups::Join rank_of(std::string group, collective::Rank rank, collective::Rank ranks,
+                                std::uint64_t timeout_ms) const;
   runtime::Devices& devices() const { return parts_.back.executor().devices(); }
 
   const Parts parts_;

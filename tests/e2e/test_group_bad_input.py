@@ -4,8 +4,10 @@ works."""
 import json
 
 import pytest
-from support.clients import client, finish
+from support.clients import client, finish, wait_line
 from support.daemon import wait_until
+from support.daemons import start_daemons
+from support.moving import sessions
 from support.ranks import groups, start, start_rank, told
 
 pytestmark = pytest.mark.usefixtures("invariants")
@@ -173,16 +175,79 @@ def test_before_and_after_the_world(start_daemon):
     assert not wrong, "\n".join(map(str, wrong))
 
 
-def test_worlds_of_other_sizes_and_ranks_that_come_twice(start_daemon):
-    """The errors of both ranks name the other rank."""
+OTHER_SIZE = "the numbers of ranks differ"
+
+
+def test_worlds_of_other_sizes(start_daemon):
+    """The program that waits and the program that comes get the same error at once, which names both."""
     daemon = start_daemon()
     first = start_rank(daemon.unix, 0, 2, "pass")
     wait_until(lambda: groups(daemon), what="rank 0 joins")
-    second = start_rank(daemon.unix, 1, 3, "pass", timeout=1)
-    status, _, err = finish(first)
-    assert status == 1 and "has been replaced: " in err and "has joined as rank 1 of 3" in err, err
-    status, _, err = finish(second)
-    assert status == 1 and "rank 0 (has not joined), rank 2 (has not joined)" in err, err
+    for process in (first, start_rank(daemon.unix, 1, 3, "pass")):
+        status, _, err = finish(process)
+        assert status == 1 and "RankLostError" in err, err
+        assert "rank 0 of 2 (" in err and "has joined, and later rank 1 of 3 (" in err and OTHER_SIZE in err, err
+    assert told(start(daemon.unix, 3, "tell(R)")) == [[0], [1], [2]]  # the name can be used again
+
+
+def test_a_world_that_runs_is_not_disturbed(start_daemon, tmp_path):
+    daemon = start_daemon()
+    go = tmp_path / "go"
+    world = start(daemon.unix, 2, f"""
+print("runs", flush=True)
+while not os.path.exists({str(go)!r}):
+    time.sleep(0.05)
+x = tt.ones(2); dist.all_reduce(x)
+tell(x.tolist())
+""")
+    for process in world:
+        wait_line(process, "runs")
+    status, _, err = finish(start_rank(daemon.unix, 2, 3, "pass"))
+    assert status == 1 and "rank 0 of 2 (" in err and OTHER_SIZE in err, err
+    go.touch()
+    assert told(world) == [[[2.0, 2.0]]] * 2
+
+
+@pytest.mark.parametrize("ranks", (1, 2), ids=("waits", "runs"))
+def test_a_world_whose_programs_are_killed_gives_way(start_daemon, ranks):
+    """Their sessions are kept for their leases, but nobody would hear an error."""
+    daemon = start_daemon("--lease", "600", "--rank-grace", "600")
+    world = [start_rank(daemon.unix, rank, 2, "print('runs', flush=True); time.sleep(600)") for rank in range(ranks)]
+    if ranks == 2:
+        for process in world:
+            wait_line(process, "runs")
+    wait_until(lambda: groups(daemon), what="the ranks join")
+    for process in world:
+        process.kill()
+        finish(process)
+    wait_until(lambda: all(each["detached_seconds"] > 0 for each in sessions(daemon)), what="all are gone")
+    assert told(start(daemon.unix, 3, "x = tt.ones(2); dist.all_reduce(x); tell(x.tolist())")) == [[[3.0, 3.0]]] * 3
+
+
+@pytest.mark.parametrize("runs", (False, True), ids=("waits", "runs"))
+def test_worlds_of_other_sizes_on_two_daemons(start_daemon, tmp_path, runs):
+    """The later program hears of the other size at once, also from a daemon whose group runs."""
+    first, second = start_daemons(start_daemon, 2)
+    go = tmp_path / "go"
+    ranks = 2 if runs else 1
+    world = [start_rank(first.unix, rank, 2, f"""
+print("runs", flush=True)
+while not os.path.exists({str(go)!r}):
+    time.sleep(0.05)
+dist.barrier()
+tell(R)
+""") for rank in range(ranks)]
+    for process in world if runs else ():
+        wait_line(process, "runs")
+    wait_until(lambda: len((groups(first) or [{"members": []}])[0]["members"]) == ranks, what="the ranks join")
+    status, _, err = finish(start_rank(second.unix, 1, 3, "pass"))
+    assert status == 1 and "rank 1 of 3 (" in err and "of 2 (" in err and OTHER_SIZE in err, err
+    go.touch()
+    if runs:
+        assert told(world) == [[0], [1]]
+    else:
+        status, _, err = finish(world[0])
+        assert status == 1 and "rank 1 of 3 (" in err and "rank 0 of 2 (" in err and OTHER_SIZE in err, err
 
 
 def test_a_rank_without_a_token(start_daemon):

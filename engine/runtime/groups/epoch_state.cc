@@ -11,10 +11,19 @@ using collective::Slice;
 using core::Code;
 using core::Status;
 
+std::string joined_text(collective::Rank rank, collective::Rank ranks, const std::string& who) {
+  return collective::rank_text(rank) + " of " + std::to_string(ranks) + " (" + who + ")";
+}
+
 bool EpochState::busy() const {
   return memory.has_transfers() ||
          std::any_of(ranks.begin(), ranks.end(),
                      [](const GroupRank& rank) { return rank.joined && rank.busy(); });
+}
+
+bool EpochState::waits_for_ranks() const {
+  if (fabric != nullptr) return !participant;
+  return !std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank.joined; });
 }
 
 std::optional<collective::Place> EpochState::place_of(const std::string& daemon) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,7 @@ struct GroupRank {
   };
   bool joined = false;
   std::string who;
+  std::function<bool()> attended;  // see Groups::Join; null if the rank has not joined
   std::chrono::milliseconds timeout{0};
   collective::Number number = 0;   // number of the last collective; 0: none
   std::vector<Declined> declined;  // calls declined before the group has formed
@@ -33,6 +35,11 @@ struct GroupRank {
   // Returns true if the rank has called something that has not ended.
   bool busy() const { return operations.waits() || !declined.empty(); }
 };
+
+// The reason why ranks of groups of different sizes cannot join one group.
+inline constexpr char kOtherSize[] = "the numbers of ranks differ";
+// Describes a rank that has joined: "rank 1 of 3 (session "b")".
+std::string joined_text(collective::Rank rank, collective::Rank ranks, const std::string& who);
 
 struct EpochState {
   using Waiters = RankOperations::Waiters;
@@ -57,6 +64,8 @@ struct EpochState {
   }
   // Returns true if an operation of this daemon's ranks is open.
   bool busy() const TT_REQUIRES(mu);
+  // Returns true if ranks have not joined.
+  bool waits_for_ranks() const TT_REQUIRES(mu);
   // Returns true if no other daemon has ranks of the group.
   bool alone() const TT_REQUIRES(mu) { return !participant || places.size() == 1; }
   std::optional<collective::Place> place_of(const std::string& daemon) const TT_REQUIRES(mu);

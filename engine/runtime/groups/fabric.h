@@ -31,7 +31,9 @@ struct EpochId {
 struct PeerMessage {
   // These values are sent between daemons and are never renumbered.
   enum class Kind : std::uint8_t {
-    kRegister = 1,  // user, name, ranks, rank, ticket, text: a session wants to be this rank
+    // user, name, ranks, rank, ticket, text: a session wants to be this rank, or, with the ticket
+    // 0, is this rank of a group that runs.
+    kRegister = 1,
     kWithdraw = 2,  // ticket: the registration is withdrawn, or its group has formed
     kForm = 3,      // epoch, user, name, ranks, places
     kReady = 4,     // epoch; text: why this daemon cannot take part, or empty

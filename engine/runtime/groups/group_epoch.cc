@@ -106,9 +106,41 @@ bool GroupEpoch::join(const Groups::Join& join) {
   if (state_.closed() || rank.joined || formed) return false;
   rank.joined = true;
   rank.who = join.who;
+  rank.attended = join.attended;
   rank.timeout = join.timeout;
   if (state_.participant) state_.participant->describe_rank(join.rank, join.who);
   return true;
+}
+
+Status GroupEpoch::refuse_size(const Groups::Join& join) {
+  Status refusal;
+  state_.settle([&](Waiters& met) TT_REQUIRES(state_.mu) {
+    const auto first = attended_rank();
+    if (join.ranks == ranks() || !first) return;
+    const std::string why = "of " + std::to_string(ranks()) + " (" + state_.ranks[*first].who +
+                            ") has joined, and later " +
+                            joined_text(join.rank, join.ranks, join.who) + ": " + kOtherSize;
+    refusal = Status(core::Code::kDeadlineExceeded,
+                     "group \"" + state_.name + "\": " + collective::rank_text(*first) + " " + why);
+    if (state_.waits_for_ranks()) state_.part(*first, why, false, met);
+  });
+  return refusal;
+}
+
+std::optional<collective::Rank> GroupEpoch::attended_rank() const {
+  if (state_.closed()) return std::nullopt;
+  for (collective::Rank rank = 0; rank < ranks(); ++rank) {
+    const GroupRank& own = state_.ranks[rank];
+    if (own.joined && (!own.attended || own.attended())) return rank;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::pair<collective::Rank, std::string>> GroupEpoch::attended() {
+  core::MutexLock lock(state_.mu);
+  const auto rank = attended_rank();
+  if (!rank) return std::nullopt;
+  return std::pair(*rank, state_.ranks[*rank].who);
 }
 
 void GroupEpoch::form(const EpochId& id, std::vector<PeerMessage::Place> places,
@@ -281,6 +313,7 @@ void GroupEpoch::replace(collective::Rank rank, const std::string& why) {
 void GroupEpoch::forget(collective::Rank rank) {
   core::MutexLock lock(state_.mu);
   state_.ranks[rank].joined = false;
+  state_.ranks[rank].attended = nullptr;
 }
 
 // ---------------------------------------------------------------- messages and deadlines

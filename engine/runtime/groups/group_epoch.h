@@ -40,6 +40,12 @@ class GroupEpoch {
 
   // Returns false if the rank is taken, or the group has formed or ended.
   bool join(const Groups::Join& join);
+  // Returns the error of a session that joins with another number of ranks although programs of
+  // this epoch are connected. Then the epoch ends too if it waits for ranks.
+  core::Status refuse_size(const Groups::Join& join);
+  // A rank of this daemon whose program is connected, as (rank, who). None if there is none, or
+  // the group has ended.
+  std::optional<std::pair<collective::Rank, std::string>> attended();
   // Forms the group from these places; this daemon is place `own`. The ranks wait for go().
   // Precondition: the group has neither formed nor ended.
   void form(const EpochId& id, std::vector<PeerMessage::Place> places, collective::Place own);
@@ -85,6 +91,8 @@ class GroupEpoch {
   using Open = RankOperations::Open;
   using Waiters = EpochState::Waiters;
 
+  // The lowest rank that attended() may return.
+  std::optional<collective::Rank> attended_rank() const TT_REQUIRES(state_.mu);
   void open_part(collective::Rank rank, Open& open, Part part) TT_REQUIRES(state_.mu);
   void open_declined(collective::Rank rank, const GroupRank::Declined& declined)
       TT_REQUIRES(state_.mu);

@@ -193,6 +193,7 @@ bool GroupRest::come_back(const Groups::Join& join) {
   GroupRank& rank = state_.ranks[join.rank];
   rank.joined = true;
   rank.who = join.who;
+  rank.attended = join.attended;
   rank.timeout = join.timeout;
   state_.participant->describe_rank(join.rank, join.who);
   return true;

@@ -20,10 +20,13 @@ constexpr collective::Rank kMaxRanks = 1024;
 // The maximum delay until an exceeded deadline is noticed.
 constexpr std::chrono::milliseconds kLookEvery{500};
 
-// Describes the rank as which a session has joined.
-std::string text_of(const PeerMessage& registration) {
-  return rank_text(registration.rank) + " of " + std::to_string(registration.ranks) + " (" +
-         registration.text + ")";
+// Returns why two registrations of a group exclude each other; empty if they do not.
+std::string conflict(const PeerMessage& own, const std::string& here, const PeerMessage& other,
+                     const std::string& there) {
+  if (own.rank != other.rank && own.ranks == other.ranks) return {};
+  return joined_text(own.rank, own.ranks, own.text) + " is in " + here + ", and " +
+         joined_text(other.rank, other.ranks, other.text) + " in " + there +
+         (own.ranks == other.ranks ? "" : std::string(": ") + kOtherSize);
 }
 
 PeerMessage about(Kind kind, const EpochId& epoch, std::string text = {}) {
@@ -114,6 +117,7 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::join(Join join) {
                                                "daemon's Unix socket or with a token");
   }
   const Key key(join.user, join.name);
+  TT_RETURN_IF_ERROR(agree(key, join));
   EpochRef epoch, earlier;
   {
     core::MutexLock lock(mu_);
@@ -144,10 +148,31 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::join(Join join) {
   }
   auto member = std::make_shared<Rank>(*this, key, epoch, join.rank);
   if (fabric_ != nullptr) {
-    core::MutexLock lock(mu_);
-    enter(epoch, join);
+    std::string why;
+    {
+      core::MutexLock lock(mu_);
+      why = enter(epoch, join);
+    }
+    if (!why.empty()) {
+      epoch->abandon(why);
+      withdraw(epoch);
+    }
   }
   return std::shared_ptr<Member>(std::move(member));
+}
+
+// Refuses a rank that wants another number of ranks than the connected programs of the group.
+Status Groups::agree(const Key& key, const Join& join) {
+  EpochRef last;
+  {
+    core::MutexLock lock(mu_);
+    const auto known = epochs_.find(key);
+    if (known == epochs_.end() || known->second->ranks() == join.ranks) return {};
+    last = known->second;
+  }
+  Status refusal = last->refuse_size(join);
+  withdraw(last);
+  return refusal;
 }
 
 std::vector<GroupFacts> Groups::all() {
@@ -209,8 +234,8 @@ void Groups::tell_all(const PeerMessage& message) {
   for (const std::string& peer : fabric_->peers()) fabric_->send(peer, message);
 }
 
-void Groups::enter(const EpochRef& epoch, const Join& join) {
-  if (epoch->ended()) return;
+std::string Groups::enter(const EpochRef& epoch, const Join& join) {
+  if (epoch->ended()) return {};
   PeerMessage registration;
   registration.kind = Kind::kRegister;
   registration.user = join.user;
@@ -221,7 +246,32 @@ void Groups::enter(const EpochRef& epoch, const Join& join) {
   registration.text = program::shortened(join.who, collective::kMaxNote);
   locals_[registration.ticket] = {epoch, registration};
   tell_all(registration);
+  for (const auto& [from, other] : remotes_) {
+    if (other.user != join.user || other.name != join.name) continue;
+    std::string why = conflict(registration, fabric_->name(), other, from.first);
+    if (!why.empty()) return why;
+  }
   form({join.user, join.name});
+  return {};
+}
+
+// Answers a registration with another number of ranks than those of a running group, whose own
+// registrations are withdrawn: the peer gets one of them again, and its withdrawal. An answer has
+// the ticket 0 and is not answered, because the peer may run a group of this name as well.
+void Groups::tell_running(const std::string& peer, const PeerMessage& message) {
+  if (message.ticket == 0) return;
+  const auto known = epochs_.find({message.user, message.name});
+  if (known == epochs_.end() || !known->second->formed()) return;
+  const EpochRef& epoch = known->second;
+  const auto rank = epoch->ranks() == message.ranks ? std::nullopt : epoch->attended();
+  if (!rank) return;
+  PeerMessage answer = message;
+  answer.ranks = epoch->ranks();
+  answer.rank = rank->first;
+  answer.text = program::shortened(rank->second, collective::kMaxNote);
+  answer.ticket = 0;
+  fabric_->send(peer, std::move(answer));
+  fabric_->send(peer, about(Kind::kWithdraw, {}));
 }
 
 void Groups::withdraw(const EpochRef& epoch) {
@@ -320,7 +370,7 @@ Status Groups::registered(const std::string& peer, const PeerMessage& message) {
     return core::invalid("a registration has no user, or a rank that its group does not have");
   }
   const Key key(message.user, message.name);
-  EpochRef conflict;
+  EpochRef epoch;
   std::string why;
   {
     core::MutexLock lock(mu_);
@@ -331,21 +381,17 @@ Status Groups::registered(const std::string& peer, const PeerMessage& message) {
     }
     // A registration that was sent just when the daemons connected may be received twice.
     remotes_.insert_or_assign({peer, message.ticket}, message);
-    const EpochRef epoch = forming(key);
+    epoch = forming(key);
     for (const auto& [ticket, local] : locals_) {
-      const PeerMessage& own = local.registration;
-      if (local.epoch != epoch || (own.rank != message.rank && own.ranks == message.ranks)) {
-        continue;
-      }
-      conflict = epoch;
-      why =
-          text_of(own) + " is in " + fabric_->name() + ", and " + text_of(message) + " in " + peer;
+      if (local.epoch != epoch || !why.empty()) continue;
+      why = conflict(local.registration, fabric_->name(), message, peer);
     }
-    if (!conflict) form(key);
+    if (why.empty()) form(key);
+    tell_running(peer, message);
   }
-  if (!conflict) return {};
-  conflict->abandon(why);
-  withdraw(conflict);
+  if (why.empty()) return {};
+  epoch->abandon(why);
+  withdraw(epoch);
   return {};
 }
 
@@ -535,15 +581,12 @@ Status Groups::restorable(const program::Image::Group& group) const {
   return {};
 }
 
-core::Result<std::shared_ptr<Groups::Member>> Groups::restore(const std::string& user,
-                                                              const std::string& who,
+core::Result<std::shared_ptr<Groups::Member>> Groups::restore(Join join,
                                                               const program::Image::Group& group) {
-  const Join join{
-      user, group.name, group.rank, group.ranks, std::chrono::milliseconds(group.timeout_ms), who};
-  if (group.places.empty()) return this->join(join);
+  if (group.places.empty()) return this->join(std::move(join));
   if (group.ranks > kMaxRanks) return core::invalid("a saved group has too many ranks");
   TT_RETURN_IF_ERROR(restorable(group));
-  const Key key(user, group.name);
+  const Key key(join.user, group.name);
   EpochRef epoch;
   {
     core::MutexLock lock(mu_);

@@ -150,6 +150,9 @@ class Groups : private Fabric::Receiver {
     collective::Rank rank = 0, ranks = 1;
     std::chrono::milliseconds timeout{0};  // for a collective, counted from its deposit
     std::string who;                       // "session 7 (training)", for error messages
+    // Returns true if the program that joins is connected; null: it always is. Called on any thread
+    // and under locks, until the member is destroyed.
+    std::function<bool()> attended{};
   };
 
   // `adder` must outlive this object.
@@ -159,10 +162,12 @@ class Groups : private Fabric::Receiver {
   Groups(const Groups&) = delete;
   Groups& operator=(const Groups&) = delete;
 
-  // Joins a group, which the first rank creates. If the rank is taken, or the number of ranks
-  // differs, the group begins anew: a program that is started again does not wait for the remaining
-  // ranks of its previous run, which are informed. A rank that joins again after it has left also
-  // begins the group anew, and the ranks that have not left may finish their transfers.
+  // Joins a group, which the first rank creates. If the rank is taken, the group begins anew: a
+  // program that is started again does not wait for the remaining ranks of its previous run, which
+  // are informed. A rank that joins again after it has left also begins the group anew, and the
+  // ranks that have not left may finish their transfers. With another number of ranks, a rank is
+  // refused while programs of the group are connected, and ends the group if it still waits for
+  // ranks; otherwise it begins the group anew.
   core::Result<std::shared_ptr<Member>> join(Join join);
   // The groups of this daemon's sessions. Any thread.
   std::vector<GroupFacts> all();
@@ -180,8 +185,7 @@ class Groups : private Fabric::Receiver {
   bool hold_open(const std::string& why);
   // Like join(), for a rank that is restored from an image. The group continues after restored(),
   // when all its ranks of this daemon are present.
-  core::Result<std::shared_ptr<Member>> restore(const std::string& user, const std::string& who,
-                                                const program::Image::Group& group);
+  core::Result<std::shared_ptr<Member>> restore(Join join, const program::Image::Group& group);
   // Called when no further rank will be restored. Ends the groups that lack a rank of this daemon.
   void restored();
 
@@ -212,7 +216,10 @@ class Groups : private Fabric::Receiver {
   void left(const EpochRef& epoch, const Key& key);
   GroupFacts facts_of(const Key& key, const EpochRef& epoch) const TT_REQUIRES(mu_);
   void tell_all(const PeerMessage& message) TT_REQUIRES(mu_);
-  void enter(const EpochRef& epoch, const Join& join) TT_REQUIRES(mu_);
+  core::Status agree(const Key& key, const Join& join);
+  // Returns why the rank cannot join because of a rank of another daemon; empty if it can.
+  std::string enter(const EpochRef& epoch, const Join& join) TT_REQUIRES(mu_);
+  void tell_running(const std::string& peer, const PeerMessage& message) TT_REQUIRES(mu_);
   // Withdraws the registrations of an abandoned epoch.
   void withdraw(const EpochRef& epoch);
   void take_back(const EpochRef& epoch, const std::string& why) TT_REQUIRES(mu_);

@@ -1,146 +1,11 @@
-// Tests of groups over several daemons, connected by a fabric in memory.
-#include <deque>
+// Tests of groups over several daemons that have formed.
 #include <random>
 #include <thread>
 
-#include "engine/runtime/groups/groups_kit_test.h"
+#include "engine/runtime/groups/groups_fabric_kit_test.h"
 
 namespace teletensor::runtime::testing {
 namespace {
-
-// Daemons whose messages are queued until the test delivers them.
-class Network {
- public:
-  class Daemon : public Fabric {
-   public:
-    Daemon(Network& network, std::string name, Groups::Adder& adder)
-        : groups(adder), network_(network), name_(std::move(name)) {
-      receiver = &groups.connect(*this);
-    }
-    const std::string& name() const override { return name_; }
-    std::uint64_t incarnation() const override { return incarnation_; }
-    std::vector<std::string> peers() const override {
-      std::vector<std::string> peers;
-      for (const auto& [name, daemon] : network_.daemons_) {
-        if (name != name_) peers.push_back(name);
-      }
-      return peers;
-    }
-    std::string disconnected() const override { return network_.disconnected; }
-    void send(const std::string& peer, PeerMessage message, Payload payload) override {
-      core::MutexLock lock(network_.mu_);
-      network_.wires_[{name_, peer}].push_back({std::move(message), std::move(payload)});
-    }
-    Groups groups;
-    Fabric::Receiver* receiver;
-
-   private:
-    Network& network_;
-    const std::string name_;
-    const std::uint64_t incarnation_ = ++network_.incarnations_;
-  };
-
-  explicit Network(Groups::Adder& adder) : adder_(adder) {}
-  Daemon& add(const std::string& name) {
-    return *(daemons_[name] = std::make_unique<Daemon>(*this, name, adder_));
-  }
-  Daemon& operator[](const std::string& name) { return *daemons_.at(name); }
-
-  // Delivers the oldest message of a randomly chosen wire. Returns false if there is none.
-  bool step(std::mt19937& dice) {
-    Wire wire;
-    Parcel parcel;
-    {
-      core::MutexLock lock(mu_);
-      std::vector<Wire> full;
-      for (const auto& [key, parcels] : wires_) {
-        if (!parcels.empty() && !cut.contains(key.first) && !cut.contains(key.second)) {
-          full.push_back(key);
-        }
-      }
-      if (full.empty()) return false;
-      wire = full[dice() % full.size()];
-      parcel = std::move(wires_[wire].front());
-      wires_[wire].pop_front();
-    }
-    const Status status =
-        daemons_.at(wire.second)
-            ->receiver->received(wire.first, parcel.message, parcel.payload.parts);
-    EXPECT_TRUE(status.ok()) << wire.second << " refuses a message of " << wire.first << ": "
-                             << status.message();
-    return true;
-  }
-  void settle(unsigned seed = 1) {
-    std::mt19937 dice(seed);
-    while (step(dice)) {
-    }
-  }
-  // Stops the daemon and informs the other daemons.
-  void kill(const std::string& name) {
-    cut.insert(name);
-    for (const auto& [other, daemon] : daemons_) {
-      if (other != name) daemon->receiver->lost(name, "no connection for 30 s");
-    }
-  }
-  // Replaces the daemon by a new process. Messages on their way to and from it are dropped.
-  void replace(const std::string& name) {
-    {
-      core::MutexLock lock(mu_);
-      for (auto& [wire, parcels] : wires_) {
-        if (wire.first == name || wire.second == name) parcels.clear();
-      }
-    }
-    add(name);
-  }
-  void meet(const std::string& name) {
-    for (const auto& [other, daemon] : daemons_) {
-      if (other == name) continue;
-      daemon->receiver->met(name);
-      daemons_.at(name)->receiver->met(other);
-    }
-  }
-  std::set<std::string> cut;
-  std::string disconnected;  // what Fabric::disconnected() returns
-
- private:
-  using Wire = std::pair<std::string, std::string>;
-  struct Parcel {
-    PeerMessage message;
-    Fabric::Payload payload;
-  };
-  Groups::Adder& adder_;
-  std::uint64_t incarnations_ = 0;
-  core::Mutex mu_;
-  std::map<Wire, std::deque<Parcel>> wires_ TT_GUARDED_BY(mu_);
-  std::map<std::string, std::unique_ptr<Daemon>> daemons_;
-};
-
-class GroupsFabric : public GroupsKit {
- protected:
-  GroupsFabric() {
-    for (const char* const name : {"a", "b", "c"}) network_.add(name);
-  }
-  MemberRef join(const std::string& daemon, collective::Rank rank, collective::Rank ranks,
-                 milliseconds timeout = kLong) {
-    auto member = network_[daemon].groups.join(
-        {"alice", "g", rank, ranks, timeout, "session of rank " + std::to_string(rank)});
-    EXPECT_TRUE(member.ok()) << member.status().message();
-    return std::make_shared<TestRank>(*member);
-  }
-  // Lets all ranks join and begin; rank i is in the daemon named placement[i].
-  std::vector<MemberRef> join_all(const std::string& placement) {
-    std::vector<MemberRef> members;
-    const auto ranks = static_cast<collective::Rank>(placement.size());
-    for (collective::Rank rank = 0; rank < ranks; ++rank) {
-      members.push_back(join(std::string(1, placement[rank]), rank, ranks));
-    }
-    for (const MemberRef& member : members) (void)member->begin();
-    network_.settle();
-    for (const MemberRef& member : members) EXPECT_TRUE(member->begin());
-    return members;
-  }
-  Network network_{adder_};
-};
 
 std::vector<float> drawn(std::mt19937& dice, std::size_t elements) {
   std::vector<float> values(elements);
@@ -396,7 +261,7 @@ TEST_F(GroupsFabric, AGroupGoesOnAfterARestart) {
     network_.replace("a");
     for (auto& [rank, image] : images) {
       if (rank == 3 && !all_come_back) continue;
-      auto member = network_["a"].groups.restore("alice", "a session that is back", image);
+      auto member = network_["a"].groups.restore(returning(image), image);
       ASSERT_TRUE(member.ok()) << member.status().message();
       members[rank] = std::make_shared<TestRank>(*member);
     }
@@ -478,7 +343,7 @@ TEST_F(GroupsFabric, AGroupGoesOnAfterARestartOfAllDaemonsAtOnce) {
     EXPECT_EQ(floats(received), std::vector<float>(transfers ? 1 : 0, 7));
     for (const char* const name : {"a", "b", "c"}) network_.replace(name);
     for (auto& [rank, image] : images) {
-      auto member = groups_of(rank).restore("alice", "a session that is back", image);
+      auto member = groups_of(rank).restore(returning(image), image);
       ASSERT_TRUE(member.ok()) << member.status().message();
       members[rank] = std::make_shared<TestRank>(*member);
     }
@@ -534,7 +399,7 @@ TEST_F(GroupsFabric, OpenCollectivesGoOnAfterARestart) {
     for (const char name : stops) network_.replace(std::string(1, name));
     for (auto& [rank, image] : images) {
       Groups& groups = network_[placement.substr(static_cast<std::size_t>(rank), 1)].groups;
-      auto member = groups.restore("alice", "a session that is back", image);
+      auto member = groups.restore(returning(image), image);
       ASSERT_TRUE(member.ok()) << member.status().message();
       members[rank] = std::make_shared<TestRank>(*member);
       if (rank < 2) results[rank] = deposit(members[rank], values(rank, 3));
@@ -580,7 +445,7 @@ TEST_F(GroupsFabric, AnOldImageEndsTheGroup) {
   members[0].reset();
   for (const bool old : {false, true}) {
     network_.replace("a");
-    const auto member = network_["a"].groups.restore("alice", "a session that is back", *image);
+    const auto member = network_["a"].groups.restore(returning(*image), *image);
     ASSERT_TRUE(member.ok());
     network_["a"].groups.restored();
     network_.meet("a");
@@ -618,65 +483,6 @@ TEST_F(GroupsFabric, DepositsAfterTheImageStayOpen) {
   members[0]->decline(sum(1), Status(Code::kInternal, "not this one"));
   network_.settle();
   EXPECT_FALSE(network_["b"].groups.all().at(0).state == GroupFacts::State::kEnded);
-}
-
-TEST_F(GroupsFabric, WhatEndsWhileRanksJoinEndsItForAll) {
-  auto first = join("a", 0, 3);
-  auto second = join("b", 1, 3);
-  EXPECT_FALSE(first->begin());
-  EXPECT_FALSE(second->begin());
-  network_.settle();
-  second->give_up("was interrupted");
-  network_.settle();
-  EXPECT_EQ(first->take().message(), "group \"g\": rank 1 was interrupted");
-  EXPECT_EQ(second->take().message(), "group \"g\": rank 1 was interrupted");
-  join_all("abc");  // joins a new group
-}
-
-TEST_F(GroupsFabric, ARankInTwoDaemonsIsAnError) {
-  const auto first = join("a", 0, 2);
-  const auto second = join("b", 0, 2);
-  EXPECT_FALSE(first->begin());
-  EXPECT_FALSE(second->begin());
-  network_.settle();
-  EXPECT_THAT(first->take().message(), HasSubstr("rank 0 of 2 (session of rank 0) is in a, and "
-                                                 "rank 0 of 2 (session of rank 0) in b"));
-  EXPECT_FALSE(second->take().ok());
-}
-
-TEST_F(GroupsFabric, AnotherNumberOfRanksIsAnError) {
-  const auto first = join("a", 0, 2);
-  const auto second = join("b", 1, 3);
-  EXPECT_FALSE(first->begin());
-  EXPECT_FALSE(second->begin());
-  network_.settle();
-  EXPECT_THAT(first->take().message(), HasSubstr("rank 1 of 3"));
-  EXPECT_THAT(second->take().message(), HasSubstr("rank 0 of 2"));
-}
-
-TEST_F(GroupsFabric, ATimeoutNamesTheRanksThatHaveNotJoined) {
-  const auto first = join("a", 0, 4, milliseconds(1));
-  const auto second = join("b", 2, 4);
-  EXPECT_FALSE(first->begin());
-  EXPECT_FALSE(second->begin());
-  network_.settle();
-  Counted waiter;
-  if (first->wait(&waiter)) waiter.wait_for(1);
-  EXPECT_EQ(first->take().message(), "group \"g\": timeout in joining, waits for rank 1, rank 3");
-  while (!second->ended()) network_.settle();
-  EXPECT_EQ(second->take().message(), first->take().message());
-}
-
-TEST_F(GroupsFabric, ATimeoutNamesTheDaemonsWithoutAConnection) {
-  network_.disconnected = "c (its certificate has expired)";
-  const auto first = join("a", 0, 2, milliseconds(1));
-  EXPECT_FALSE(first->begin());
-  Counted waiter;
-  if (first->wait(&waiter)) waiter.wait_for(1);
-  EXPECT_EQ(
-      first->take().message(),
-      "group \"g\": timeout in joining, waits for rank 1; daemons without a connection: c (its "
-      "certificate has expired)");
 }
 
 TEST_F(GroupsFabric, ATimeoutNamesTheLateRankOfAnotherDaemon) {

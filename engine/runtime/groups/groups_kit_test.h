@@ -145,6 +145,16 @@ class GroupsKit : public ::testing::Test {
     return result;
   }
 
+  // The join of a session that was restored from this image.
+  static Groups::Join returning(const program::Image::Group& image) {
+    return {"alice",
+            image.name,
+            image.rank,
+            image.ranks,
+            milliseconds(image.timeout_ms),
+            "a session that is back"};
+  }
+
   static Call transfer(Op op, collective::Rank peer, std::int64_t elements) {
     Call call;
     call.op = op;

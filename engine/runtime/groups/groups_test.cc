@@ -101,6 +101,53 @@ TEST_F(GroupsTest, ARankThatJoinsAgainBeginsTheGroupAnew) {
   EXPECT_EQ(floats(deposit(other, {2})), std::vector<float>{3});
 }
 
+// Joins as a program that counts as connected while `attended` is true.
+class GroupsOfOtherSizes : public GroupsTest {
+ protected:
+  core::Result<std::shared_ptr<Groups::Member>> join_as(collective::Rank rank,
+                                                        collective::Rank ranks,
+                                                        const bool& attended) {
+    return groups_.join({"alice", "g", rank, ranks, kLong, "session " + std::to_string(rank),
+                         [&attended] { return attended; }});
+  }
+  bool here_ = true, gone_ = false;
+};
+
+TEST_F(GroupsOfOtherSizes, WhoWaitsAndWhoComesGetTheSameError) {
+  const auto first = std::make_shared<TestRank>(*join_as(0, 2, here_));
+  deposit(first, {1});
+  const auto second = join_as(1, 3, here_);
+  EXPECT_EQ(second.status().message(),
+            "group \"g\": rank 0 of 2 (session 0) has joined, and later rank 1 of 3 (session 1): "
+            "the numbers of ranks differ");
+  EXPECT_EQ(second.status().code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(first->take().message(), second.status().message());
+  EXPECT_EQ(first->take().code(), Code::kDeadlineExceeded);
+  // The name can be used for a new group at once.
+  const auto again = join_all(3);
+  deposit(again[0], {1});
+  deposit(again[1], {1});
+  EXPECT_EQ(floats(deposit(again[2], {2})), std::vector<float>{4});
+}
+
+TEST_F(GroupsOfOtherSizes, AGroupThatRunsIsNotDisturbed) {
+  const auto members = join_all(2);
+  EXPECT_THAT(join_as(2, 3, here_).status().message(), HasSubstr("rank 0 of 2"));
+  deposit(members[0], {1});
+  EXPECT_EQ(floats(deposit(members[1], {2})), std::vector<float>{3});
+}
+
+TEST_F(GroupsOfOtherSizes, WithoutItsProgramsAGroupIsReplaced) {
+  for (const bool complete : {false, true}) {
+    const auto first = std::make_shared<TestRank>(*join_as(0, 2, gone_));
+    const auto second = complete ? *join_as(1, 2, gone_) : nullptr;
+    const auto other = join_as(2, 3, here_);
+    ASSERT_TRUE(other.ok()) << other.status().message();
+    deposit(first, {1});
+    EXPECT_THAT(first->take().message(), HasSubstr("session 2 has joined as rank 2 of 3"));
+  }
+}
+
 TEST_F(GroupsTest, GivingUpEndsOnlyWhatWaits) {
   const auto members = join_all(2);
   members[0]->give_up("was interrupted");  // nothing of the rank waits
@@ -467,7 +514,7 @@ TEST_F(GroupsTest, AnOpenCollectiveIsDepositedAgainAfterARestart) {
   }
   std::vector<MemberRef> members;
   for (const program::Image::Group& image : images) {
-    auto member = next.restore("alice", "a session that is back", image);
+    auto member = next.restore(returning(image), image);
     ASSERT_TRUE(member.ok()) << member.status().message();
     members.push_back(std::make_shared<TestRank>(*member));
   }

@@ -25,11 +25,19 @@ Groups::Member* SessionGroups::known(std::uint64_t number) const {
 
 Status SessionGroups::join(std::uint64_t seq, std::uint64_t number, Groups::Join join,
                            Status refusal) {
-  auto member = member_of(number, std::move(join), std::move(refusal));
+  auto member = member_of(number, of_client(seq, std::move(join)), std::move(refusal));
   const Status status = member.status();
   if (member.ok()) remember(*member);
   joined_.insert_or_assign(number, Joined{std::move(member), seq});
   return status;
+}
+
+Groups::Join SessionGroups::of_client(std::uint64_t seq, Groups::Join join) const {
+  join.attended = [this, seq, has_client = std::move(join.attended)] {
+    const std::uint64_t taken_over_at = taken_over_at_.load(std::memory_order_relaxed);
+    return (taken_over_at == 0 || seq > taken_over_at) && (!has_client || has_client());
+  };
+  return join;
 }
 
 core::Result<SessionGroups::MemberRef> SessionGroups::member_of(std::uint64_t number,
@@ -77,10 +85,9 @@ std::vector<program::Image::Group> SessionGroups::images() const {
   return images;
 }
 
-void SessionGroups::restore(const std::string& user, const std::string& who,
-                            const program::Image::Group& group) {
+void SessionGroups::restore(Groups::Join join, const program::Image::Group& group) {
   core::Result<MemberRef> member(core::unimplemented("this daemon has no groups"));
-  if (groups_ != nullptr) member = groups_->restore(user, who, group);
+  if (groups_ != nullptr) member = groups_->restore(of_client(0, std::move(join)), group);
   if (member.ok()) remember(*member);
   joined_.insert_or_assign(group.number, Joined{std::move(member), 0});
 }

@@ -45,7 +45,7 @@ class SessionGroups {
   // with these groups.
   std::vector<program::Image::Group> images() const;
   // Rejoins a group of a restored session.
-  void restore(const std::string& user, const std::string& who, const program::Image::Group& group);
+  void restore(Groups::Join join, const program::Image::Group& group);
 
   // ---- Functions for any thread.
 
@@ -68,6 +68,8 @@ class SessionGroups {
 
  private:
   core::Result<MemberRef> member_of(std::uint64_t number, Groups::Join join, core::Status refusal);
+  // Returns `join` of the command `seq`, attended only by the client that has sent this command.
+  Groups::Join of_client(std::uint64_t seq, Groups::Join join) const;
   void remember(const MemberRef& member);
   std::vector<MemberRef> members() const;
 

@@ -117,6 +117,7 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   void on_error(engine::LateError error) override;
   void on_raised(engine::Raised raised) override;
   void on_slow(engine::SlowOp slow) override;
+  bool has_client() const override { return streams_.attached(); }
 
  private:
   template <class Act>

@@ -45,6 +45,10 @@ class Relay final : public engine::SessionListener {
     core::MutexLock lock(mutex_);
     return outbox_->bytes();
   }
+  bool has_client() const override {
+    core::MutexLock lock(mutex_);
+    return target_->has_client();
+  }
 
  private:
   mutable core::Mutex mutex_;

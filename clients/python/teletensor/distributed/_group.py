@@ -107,6 +107,10 @@ class ProcessGroup:
         """The name of the group, which is the same in all of its processes."""
         return self._name
 
+    def __deepcopy__(self, memo: Any) -> ProcessGroup:
+        """Returns the group itself, which a copy of a module uses too."""
+        return self
+
     def set_timeout(self, timeout: Any) -> None:
         """Sets the timeout of later collectives of this process: a timedelta or seconds. Raises
         ValueError as new_group does."""

@@ -10,26 +10,31 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import weakref
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from ..._core import Tensor
-from ..._files import safetensors as _safetensors, serialize as _serialize
+from ..._files import safetensors as _safetensors
 from ..._files.objects import decoded, dtype_name, encoded
 from ..._files.replace import written
+from ..._files.safetensors import Entry
 from ..._files.serialize import reading
+from ..._sessions.session import Session, beside, current_session
+from ..._tensors.arrays import array_of
 from ..._tensors.placed import InDaemon
 from ...autograd import no_grad
 from ...optim import Optimizer
 from .. import all_gather_object, broadcast_object_list, is_initialized
-from .._group import found
-from ..fsdp._shards import ShardedParameter
+from .._group import ProcessGroup, found
+from ..fsdp._shards import ShardedParameter, Sharding
 from ._optimizer_state import marked_state
 from .filesystem import _Folder
 from .stateful import Stateful
 
-__all__ = ["CheckpointException", "load", "save"]
+__all__ = ["CheckpointException", "async_save", "load", "save"]
 
 INDEX = "index.json"
 _KIND = "teletensor checkpoint 1"
@@ -41,10 +46,12 @@ class CheckpointException(Exception):
 
 
 class _Ranks:
-    """The ranks that save or load together; a program without a world counts as one rank."""
+    """The ranks that save or load together; a program without a world counts as one rank, and so does
+    each rank if `alone`."""
 
-    def __init__(self, group: Any) -> None:
-        self.group = found(group) if is_initialized() or group is not None else None
+    def __init__(self, group: Any, alone: bool = False) -> None:
+        with_others = not alone and (is_initialized() or group is not None)
+        self.group = found(group) if with_others else None
         self.rank = 0 if self.group is None else self.group.rank()
         self.size = 1 if self.group is None else self.group.size()
 
@@ -68,6 +75,52 @@ class _Ranks:
         if failed:
             raise CheckpointException(f"{what}: " + "; ".join(failed))
         return [each[1] for each in values]
+
+
+class _Beside(_Ranks):
+    """The same ranks with sessions of their own, whose collectives neither wait for those of the program
+    nor are waited for by these. The last use of each rank is `with` this object, on any thread."""
+
+    def __init__(self, ranks: _Ranks, name: str) -> None:
+        self.rank, self.size = ranks.rank, ranks.size
+        self.group: ProcessGroup | None = None
+        self._session: Session | None = None
+        group = ranks.group
+        if group is None or group._session is None:
+            return
+        with group._session.as_current():
+            self._session = beside()
+        members = range(self.size)
+        self.group = ProcessGroup(
+            name, group.name(), members, self.rank, group._timeout, self._session
+        )
+        self._session._world = self.group
+
+    def __enter__(self) -> _Beside:
+        if self._session is not None:
+            self._session.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._session is not None:
+            self._session.__exit__(*error)
+
+
+# The last checkpoint that this process writes in another thread, by the session of the rank.
+_written: weakref.WeakKeyDictionary[Session, Future[None]] = weakref.WeakKeyDictionary()
+
+
+def _session_of(ranks: _Ranks) -> Session:
+    session = None if ranks.group is None else ranks.group._session
+    return current_session() if session is None else session
+
+
+def _await_saves(ranks: _Ranks) -> None:
+    """Waits until async_save has written what this rank has given to it before, because each save removes
+    the files of the other checkpoints in its folder."""
+    earlier = _written.get(_session_of(ranks))
+    if earlier is not None:
+        wait([earlier])
 
 
 class _Part(NamedTuple):
@@ -119,61 +172,168 @@ def _folder(checkpoint_id: Any, storage: Any) -> str:
     return os.fsdecode(checkpoint_id)
 
 
+def _refuse(what: str, **options: Any) -> None:
+    """NotImplementedError if an option is given that only PyTorch's format of checkpoints has."""
+    for name, value in options.items():
+        if value is not None:
+            raise NotImplementedError(f"{what}: {name} is not supported")
+
+
 def save(
     state_dict: Mapping[str, Any],
     *,
     checkpoint_id: Any = None,
     storage_writer: Any = None,
+    planner: Any = None,
     process_group: Any = None,
+    no_dist: bool = False,
 ) -> None:
     """Writes a state_dict, whose values may be nested dicts and Stateful objects, to the folder
     `checkpoint_id`. All ranks of the group (or the world) must have access to this folder; it is created if
     it does not exist. All ranks call this function with the same names. Each rank writes its shards to a
     file of its own; all other tensors and values are taken from rank 0. A previous checkpoint in the folder
     stays complete until the new one is. storage_writer: a FileSystemWriter instead of checkpoint_id.
+    no_dist=True: this process saves alone.
 
     Shards are recognised in modules and optimizers that are values of state_dict, in model.state_dict() of
     a sharded module, and in the result of get_optimizer_state_dict. The tensors in the result of an
     optimizer's own state_dict() are not marked as parts.
 
     CheckpointException on all ranks if one of them cannot write, or has a different dtype, shape or set of
-    names."""
-    folder, ranks = _folder(checkpoint_id, storage_writer), _Ranks(process_group)
-    tokens: list[Any] = [secrets.token_hex(6) if ranks.rank == 0 else ""]
-    if ranks.group is not None:
-        broadcast_object_list(tokens, group=ranks.group, group_src=0)
-    file = f"{tokens[0]}.{ranks.rank}.safetensors"
+    names. NotImplementedError for a planner."""
+    _refuse("save", planner=planner)
+    folder, ranks = _folder(checkpoint_id, storage_writer), _Ranks(process_group, no_dist)
+    _await_saves(ranks)
+    token = _token(ranks)
 
     def write() -> dict[str, Any]:
-        os.makedirs(folder, exist_ok=True)
-        own: dict[str, Tensor] = {}
-        entries: dict[str, Any] = {}
-        for name, value in _leaves(_states(state_dict), "", {}).items():
-            entries[name] = _entry(value, file, ranks.rank)
-            kept = entries[name].get("part")
-            if kept is not None:
-                own[name] = value
-        _serialize.save(own, os.path.join(folder, file))
-        _sync(os.path.join(folder, file))
+        entries, own = _contents(state_dict, token, ranks.rank)
+        _write(folder, token, ranks.rank, {name: _lazy(value) for name, value in own.items()})
         return entries
 
     every = ranks.together("save", write)
+    ranks.together("save", lambda: _finish(folder, token, ranks.rank, every))
 
-    def finish() -> None:
-        if ranks.rank == 0:
-            index = {"kind": _KIND, "entries": _joined(every)}
-            with written(os.path.join(folder, INDEX)) as out:
-                out.write(json.dumps(index).encode())
-            _sync(folder)
-            _clean(folder, tokens[0])
 
-    ranks.together("save", finish)
+def async_save(
+    state_dict: Mapping[str, Any],
+    *,
+    checkpoint_id: Any = None,
+    storage_writer: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    async_checkpointer_type: Any = None,
+    async_stager: Any = None,
+    no_dist: bool = False,
+) -> Future[None]:
+    """Saves as `save` does, but returns once the values of this rank are in the memory of this process; a
+    thread writes them. So the checkpoint has the values at the time of the call, whatever the program does
+    with its tensors afterwards. Returns a concurrent.futures.Future, whose result() waits until the
+    checkpoint of all ranks is complete. All ranks call this function, but they need not wait for its result
+    in the same order as they call collectives, because the threads have sessions of their own.
+
+    A later save or load of the same rank waits until this one has ended, and so does the end of the
+    program. If the client runs on the daemon's machine, large values are not copied: the daemon keeps them,
+    charged to the session, until they are written. async_checkpointer_type has no effect.
+
+    CheckpointException on all ranks if one of them has a value that cannot be saved, or no session for its
+    thread; all other errors of `save` are raised by result(). NotImplementedError for a planner or an
+    async_stager."""
+    _refuse("async_save", planner=planner, async_stager=async_stager)
+    folder, ranks = _folder(checkpoint_id, storage_writer), _Ranks(process_group, no_dist)
+    token = _token(ranks)
+    values: dict[str, Entry] = {}
+    made: list[_Beside] = []
+
+    def stage() -> dict[str, Any]:
+        entries, own = _contents(state_dict, token, ranks.rank)
+        values.update({name: _fetched(value) for name, value in own.items()})
+        made.append(_Beside(ranks, f"checkpoint {token}"))
+        return entries
+
+    try:
+        every = ranks.together("async_save", stage)
+    except BaseException:
+        for own in made:
+            with own:
+                pass
+        raise
+    session = _session_of(ranks)
+    earlier = _written.get(session)
+
+    def work() -> None:
+        with made[0] as own:
+            if earlier is not None:
+                wait([earlier])
+            own.together("async_save", lambda: _write(folder, token, own.rank, values))
+            own.together("async_save", lambda: _finish(folder, token, own.rank, every))
+
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="teletensor-checkpoint")
+    _written[session] = saving = thread.submit(work)
+    thread.shutdown(wait=False)
+    return saving
+
+
+def _token(ranks: _Ranks) -> str:
+    """A random text that rank 0 chooses, by which the files of a checkpoint are known."""
+    tokens: list[Any] = [secrets.token_hex(6) if ranks.rank == 0 else ""]
+    if ranks.group is not None:
+        broadcast_object_list(tokens, group=ranks.group, group_src=0)
+    return str(tokens[0])
+
+
+def _file(token: str, rank: int) -> str:
+    return f"{token}.{rank}.safetensors"
+
+
+def _contents(
+    state_dict: Mapping[str, Any], token: str, rank: int
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The descriptions of all values of this rank, and the tensors that it writes."""
+    own: dict[str, Tensor] = {}
+    entries: dict[str, Any] = {}
+    for name, value in _leaves(_states(state_dict), "", {}).items():
+        entries[name] = _entry(value, _file(token, rank), rank)
+        if entries[name].get("part") is not None:
+            own[name] = value
+    return entries, own
+
+
+def _lazy(value: Tensor) -> Entry:
+    """The tensor in a file; its values are read when they are written."""
+    return Entry(value.dtype.name, tuple(value.shape), lambda: array_of(value)[1])
+
+
+def _fetched(value: Tensor) -> Entry:
+    """The tensor in a file, with its present values."""
+    array = array_of(value)[1]
+    return Entry(value.dtype.name, tuple(value.shape), lambda: array)
+
+
+def _write(folder: str, token: str, rank: int, values: Mapping[str, Entry]) -> None:
+    """Writes the file of this rank."""
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, _file(token, rank))
+    with written(path) as file:
+        _safetensors.write(file, values, {"format": "pt"})
+    _sync(path)
+
+
+def _finish(folder: str, token: str, rank: int, every: list[dict[str, Any]]) -> None:
+    """Makes the checkpoint the folder's: replaces the index and removes the files of earlier ones."""
+    if rank != 0:
+        return
+    index = {"kind": _KIND, "entries": _joined(every)}
+    with written(os.path.join(folder, INDEX)) as out:
+        out.write(json.dumps(index).encode())
+    _sync(folder)
+    _clean(folder, token)
 
 
 def _entry(value: Any, file: str, rank: int) -> dict[str, Any]:
     """The description of a value of this rank. "part" is the part of a tensor that this rank writes."""
-    if isinstance(value, ShardedParameter):
-        sharding = value.sharding
+    sharding = _sharding(value)
+    if sharding is not None:
         part = [file, sharding.dim, sharding.begin, sharding.rows]
         return {"shape": list(sharding.shape), "dtype": dtype_name(value.dtype), "sharded": True,
                 "part": part if value.numel() else None}  # fmt: skip
@@ -182,6 +342,18 @@ def _entry(value: Any, file: str, rank: int) -> dict[str, Any]:
         return {"shape": list(value.shape), "dtype": dtype_name(value.dtype), "sharded": False,
                 "part": whole if rank == 0 else None}  # fmt: skip
     return {"object": encoded(value)}
+
+
+def _sharding(value: Any) -> Sharding | None:
+    """How the tensor is divided; None for a whole tensor. NotImplementedError if it is a part of a part."""
+    if not isinstance(value, ShardedParameter):
+        return None
+    if value.sharding.outer is not None:
+        raise NotImplementedError(
+            f"{value.name} is divided by parallelize_module and by fully_shard: save and load the state of "
+            "get_state_dict with StateDictOptions(full_state_dict=True)"
+        )
+    return value.sharding
 
 
 def _joined(every: list[dict[str, Any]]) -> dict[str, Any]:
@@ -239,7 +411,9 @@ def load(
     *,
     checkpoint_id: Any = None,
     storage_reader: Any = None,
+    planner: Any = None,
     process_group: Any = None,
+    no_dist: bool = False,
 ) -> None:
     """Reads a checkpoint of `save` into the tensors of a state_dict, in place; other values are replaced,
     except empty dicts for which the checkpoint has none. A Stateful value gets what was read by its
@@ -247,10 +421,13 @@ def load(
     The number of ranks may differ from that of the save: each rank reads the rows of its own shards, and
     all ranks read whole tensors. Names that are only in the checkpoint are ignored. All ranks of the group
     (or the world) call this function. storage_reader: a FileSystemReader instead of checkpoint_id.
+    no_dist=True: this process loads alone.
 
     CheckpointException on all ranks, with nothing changed, if on any rank a name is missing, a shape or
-    dtype differs, or a file is missing or damaged."""
-    folder, ranks = _folder(checkpoint_id, storage_reader), _Ranks(process_group)
+    dtype differs, or a file is missing or damaged. NotImplementedError for a planner."""
+    _refuse("load", planner=planner)
+    folder, ranks = _folder(checkpoint_id, storage_reader), _Ranks(process_group, no_dist)
+    _await_saves(ranks)
     read: list[tuple[Tensor, Tensor]] = []
     objects: list[tuple[str, Any]] = []
     states: dict[str, Any] = {}
@@ -318,7 +495,7 @@ class _Files:
 
     def tensor(self, name: str, like: Tensor, entry: dict[str, Any]) -> Tensor:
         """The values in the checkpoint for the tensor `like`."""
-        sharding = like.sharding if isinstance(like, ShardedParameter) else None
+        sharding = _sharding(like)
         shape = tuple(like.shape) if sharding is None else sharding.shape
         dtype = dtype_name(like.dtype)
         if "object" in entry or tuple(entry["shape"]) != shape or entry["dtype"] != dtype:

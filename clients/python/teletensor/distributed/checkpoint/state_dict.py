@@ -116,7 +116,7 @@ def _shown(value: Any, options: StateDictOptions, sharded: ShardedParameter | No
     if not isinstance(value, Tensor):
         return value
     if sharded is not None and options.full_state_dict:
-        value = sharded.sharding.gather(value)
+        value = sharded.sharding.gather_full(value)
     placed = value.cpu() if options.cpu_offload else value
     if sharded is None or options.full_state_dict or isinstance(placed, ShardedParameter):
         return placed
@@ -173,12 +173,12 @@ def set_model_state_dict(
 
 def _part(name: str, value: Tensor, parameter: ShardedParameter) -> Tensor:
     """This rank's part of a whole tensor."""
-    if tuple(value.shape) != parameter.sharding.shape:
+    if tuple(value.shape) != parameter.sharding.full_shape:
         raise RuntimeError(
-            f"size mismatch for {name}: a whole tensor of {parameter.sharding.shape} is expected for "
+            f"size mismatch for {name}: a whole tensor of {parameter.sharding.full_shape} is expected for "
             f"full_state_dict, not one of {tuple(value.shape)}"
         )
-    return parameter.sharding.part(value)
+    return parameter.sharding.full_part(value)
 
 
 def _from_rank0(state: dict[str, Any], devices: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from ...nn.module import Module
 from ...nn.parameter import Parameter, UninitializedTensorMixin
 from .._group import GroupMember, ProcessGroup, found
 from ._policies import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
-from ._shards import ShardedParameter, Sharding, alias, place, sharded
+from ._shards import ParallelParameter, ShardedParameter, Sharding, alias, place, sharded
 from ._state import Group, Owned
 
 __all__ = ["FSDPModule", "UnshardHandle", "fully_shard", "register_fsdp_forward_method"]
@@ -201,7 +201,8 @@ def fully_shard(
                 "memory by to_empty() first"
             )
         dim = _dimension(parameter, name, shard_placement_fn, ranks.size())
-        owned.append((parameter, name, owners, Sharding(ranks, tuple(parameter.shape), dim)))
+        outer = parameter.sharding if isinstance(parameter, ParallelParameter) else None
+        owned.append((parameter, name, owners, Sharding(ranks, tuple(parameter.shape), dim, outer)))
     made = []
     for parameter, name, owners, sharding in owned:
         shard = sharded(parameter, name, sharding)
@@ -291,7 +292,7 @@ def _own_parameters(
             parameter = module.__dict__[name]
             if parameter is None or id(parameter) in left_out:
                 continue
-            if isinstance(parameter, ShardedParameter):
+            if isinstance(parameter, ShardedParameter) and not isinstance(parameter, ParallelParameter):
                 raise ValueError(
                     f"parameter {prefix}{name} is sharded already, as {parameter.name} of another call of "
                     "fully_shard: shard inner modules first, and modules that share a parameter together"

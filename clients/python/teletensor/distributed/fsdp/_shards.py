@@ -1,4 +1,4 @@
-"""A parameter of which each rank of a group has a part."""
+"""Parameters of which each rank of a group has a part: those of fully_shard and of parallelize_module."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ from ...nn.parameter import Parameter
 from .._collectives import gathered, reduce_scatter_tensor
 from .._group import ProcessGroup, ReduceOp
 
-__all__ = ["ShardedParameter", "Sharding", "alias", "gradient_norms", "place", "sharded"]
+__all__ = [
+    "ParallelParameter", "ShardedParameter", "Sharding", "alias", "gradient_norms", "place", "sharded",
+]  # fmt: skip
 
 
 class Sharding:
     """How a parameter of shape `shape` is divided among the ranks of a group: along `dim`, as chunk() does.
     The last ranks may have fewer rows, or none. In transfers between ranks all parts have the same size;
-    smaller ones are padded with zeros."""
+    smaller ones are padded with zeros. If the parameter itself is a part of another one, `outer` is how
+    that is divided."""
 
-    def __init__(self, group: ProcessGroup, shape: tuple[int, ...], dim: int) -> None:
-        self.group, self.shape, self.dim = group, shape, dim
+    def __init__(
+        self, group: ProcessGroup, shape: tuple[int, ...], dim: int, outer: Sharding | None = None
+    ) -> None:
+        self.group, self.shape, self.dim, self.outer = group, shape, dim, outer
+        self.full_shape: tuple[int, ...] = shape if outer is None else outer.full_shape
         rows, ranks = shape[dim], group.size()
         self.chunk = -(-rows // ranks)
         self.begin = min(group.rank() * self.chunk, rows)
@@ -39,6 +45,15 @@ class Sharding:
             sent = self._filled(part.detach(), self.chunk)
             whole = gathered(sent, self.group).to(part.device).movedim(0, self.dim)
             return self._joined(whole).narrow(self.dim, 0, self.shape[self.dim])
+
+    def full_part(self, full: Tensor) -> Tensor:
+        """A copy of this rank's part of the tensor that nothing divides."""
+        return self.part(full if self.outer is None else self.outer.full_part(full))
+
+    def gather_full(self, part: Tensor) -> Tensor:
+        """The tensor that nothing divides, without history. All ranks call it."""
+        whole = self.gather(part)
+        return whole if self.outer is None else self.outer.gather_full(whole)
 
     def scatter(self, whole: Tensor, op: ReduceOp) -> Tensor:
         """This rank's part of the sum or average of the ranks' whole tensors. All ranks call it."""
@@ -65,14 +80,14 @@ class Sharding:
 
 class ShardedParameter(Parameter):
     """This rank's part of a parameter: an ordinary leaf tensor, whose gradient has the shape of the part.
-    These are the parameters of a module of fully_shard."""
+    These are the parameters of a module of fully_shard or parallelize_module."""
 
     sharding: Sharding
     name: str
 
     def full_tensor(self) -> Tensor:
         """The whole parameter with its global shape, as a new tensor without history. All ranks call it."""
-        return self.sharding.gather(self)
+        return self.sharding.gather_full(self)
 
     def to_local(self) -> Tensor:
         """This rank's part, sharing its memory, without history."""
@@ -83,6 +98,16 @@ class ShardedParameter(Parameter):
             f"parameter {self.name} is sharded by fully_shard and cannot be copied by deepcopy: copy the "
             "module before it is sharded"
         )
+
+
+class ParallelParameter(ShardedParameter):
+    """This rank's part of a parameter of parallelize_module: the module computes with the part itself."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        copy = Parameter.__deepcopy__(self, memo)
+        assert isinstance(copy, ParallelParameter)
+        copy.sharding, copy.name = self.sharding, self.name
+        return copy
 
 
 def sharded(parameter: Parameter, name: str, sharding: Sharding) -> ShardedParameter:
@@ -110,13 +135,19 @@ def place(owners: list[tuple[Module, str]], tensor: Tensor) -> None:
 
 def gradient_norms(parameters: Iterable[ShardedParameter], norm_type: float) -> list[Tensor]:
     """For each group of ranks, the norm of the whole gradients of which its ranks have parts."""
-    by_group: dict[int, list[ShardedParameter]] = {}
+    by_groups: dict[tuple[int, ...], list[ShardedParameter]] = {}
     for each in parameters:
-        by_group.setdefault(id(each.sharding.group), []).append(each)
+        by_groups.setdefault(tuple(map(id, _groups(each.sharding))), []).append(each)
     norms = []
-    for several in by_group.values():
+    for several in by_groups.values():
         own = [norm(each.grad, norm_type) for each in several if each.grad is not None]
         part = norm(ops["stack"](own, 0), norm_type) if own else several[0].detach().new_zeros(())
-        every = gathered(part, several[0].sharding.group).to(part.device)
-        norms.append(norm(every, norm_type))
+        for group in _groups(several[0].sharding):
+            part = norm(gathered(part, group).to(part.device), norm_type)
+        norms.append(part)
     return norms
+
+
+def _groups(sharding: Sharding | None) -> list[ProcessGroup]:
+    """The groups whose ranks have the parts, beginning with the smallest parts."""
+    return [] if sharding is None else [sharding.group, *_groups(sharding.outer)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, NoReturn
 
 from ... import distributed as _d
 from ..._core import Tensor
@@ -22,7 +24,26 @@ from ._placements import (
 )
 from ._redistribute import redistributed
 
-__all__ = ["DTensor", "distribute_tensor"]
+__all__ = ["DTensor", "distribute_tensor", "rules"]
+
+_rules: ContextVar[Mapping[str, Callable[..., Any]]] = ContextVar("rules", default={})  # noqa: B039
+
+
+@contextlib.contextmanager
+def rules(further: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """A context in which functions of these names take DTensors."""
+    token = _rules.set({**_rules.get(), **further})
+    try:
+        yield
+    finally:
+        _rules.reset(token)
+
+
+def _no_rule(name: str) -> NoReturn:
+    raise NotImplementedError(
+        f"DTensor: {name} has no rule: use to_local() or full_tensor(), and DTensor.from_local() for the "
+        "result"
+    )
 
 
 class DTensor:
@@ -30,8 +51,9 @@ class DTensor:
     `distribute_tensor`; all ranks must call the same operations on it in the same order.
 
     It is not a Tensor: it supports `redistribute`, `full_tensor`, `to_local`, sums and differences of
-    DTensors with the same placements, and products with numbers. Any other operation raises
-    NotImplementedError with its name: use to_local(), and from_local() for the result."""
+    DTensors with the same placements, products with numbers, and `cross_entropy` within `loss_parallel`.
+    Any other operation raises NotImplementedError with its name: use to_local(), and from_local() for the
+    result."""
 
     def __init__(self, local: Tensor, layout: Layout) -> None:
         self._local, self._layout = local, layout
@@ -132,6 +154,23 @@ class DTensor:
     def _gradient(self) -> Layout:
         return self._layout.placed(for_gradients(self.placements))
 
+    def backward(
+        self,
+        gradient: DTensor | None = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+    ) -> None:
+        """Computes gradients as Tensor.backward does; all ranks call it. `gradient` is a DTensor of any
+        placements, and is not needed for one element."""
+        given = None
+        if gradient is not None:
+            given = gradient.redistribute(placements=self._gradient().placements).to_local()
+        self._local.backward(given, retain_graph, create_graph)
+
+    def item(self) -> Any:
+        """The value of a tensor of one element, which all ranks read."""
+        return self.detach().full_tensor().item()
+
     def detach(self) -> DTensor:
         """Returns the tensor without history."""
         return DTensor(self._local.detach(), self._layout)
@@ -217,13 +256,13 @@ class DTensor:
         if name.startswith("_") or not hasattr(Tensor, name):
             raise AttributeError(f"'DTensor' object has no attribute {name!r}", name=name, obj=self)
 
-        def refuse(*args: Any, **kwargs: Any) -> Any:
-            raise NotImplementedError(
-                f"DTensor: {name} has no rule: use to_local() or full_tensor(), and "
-                "DTensor.from_local() for the result"
-            )
+        return lambda *args, **kwargs: _no_rule(name)
 
-        return refuse
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls the rule of a function of the package for DTensors."""
+        rule = _rules.get().get(func.__name__)
+        return _no_rule(func.__name__) if rule is None else rule(*args, **(kwargs or {}))
 
 
 def distribute_tensor(

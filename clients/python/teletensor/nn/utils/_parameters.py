@@ -73,9 +73,9 @@ def clip_grad_norm_(
     foreach: bool | None = None,
 ) -> Tensor:
     """Scales all gradients in place so that their total norm is at most max_norm; returns the norm before
-    scaling as a 0-d tensor. Does not wait for any value unless error_if_nonfinite is set. For parameters of
-    `distributed.fsdp.fully_shard` the norm is that of the unsharded gradients, and all ranks must call this
-    function.
+    scaling as a 0-d tensor. Does not wait for any value unless error_if_nonfinite is set. For parameters
+    that `fully_shard` or `parallelize_module` has divided among ranks the norm is that of the whole
+    gradients, and all ranks must call this function.
 
     >>> w = tt.nn.Parameter(tt.zeros(2))
     >>> (w * tt.tensor([3.0, 4.0])).sum().backward()

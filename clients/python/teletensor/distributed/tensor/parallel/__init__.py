@@ -2,6 +2,7 @@
 among the ranks."""
 
 from ...._names import absent as _absent
+from ._loss import loss_parallel
 from ._plan import parallelize_module
 from ._prepare import PrepareModuleInput, PrepareModuleInputOutput, PrepareModuleOutput
 from ._styles import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel
@@ -14,6 +15,7 @@ __all__ = [
     "PrepareModuleOutput",
     "RowwiseParallel",
     "SequenceParallel",
+    "loss_parallel",
     "parallelize_module",
 ]
 

@@ -12,6 +12,7 @@ from ...._core import Tensor
 from ....autograd import no_grad
 from ....nn import Embedding, Linear, Parameter, functional as F
 from ...device_mesh import DeviceMesh
+from ...fsdp._shards import ParallelParameter, Sharding, alias
 from .._dtensor import DTensor, distribute_tensor
 from .._placements import Partial, Placement, Replicate, Shard, listed
 
@@ -39,11 +40,28 @@ def as_dtensor(value: Any, mesh: DeviceMesh, placement: Placement, what: Any) ->
 
 
 def _divide(module: Any, mesh: DeviceMesh, name: str, placement: Placement, source: int | None) -> None:
-    """Replaces a parameter by this rank's part of it."""
+    """Replaces a parameter by this rank's part of it. ValueError if it is a part already."""
     parameter = getattr(module, name, None)
-    if parameter is not None:
-        part = distribute_tensor(parameter.detach(), mesh, [placement], src_data_rank=source)
-        module.register_parameter(name, Parameter(part.to_local(), parameter.requires_grad))
+    if parameter is None:
+        return
+    if hasattr(parameter, "sharding"):
+        raise ValueError(f"parallelize_module: parameter {name} is divided among ranks already")
+    part = distribute_tensor(parameter.detach(), mesh, [placement], src_data_rank=source).to_local()
+    if not isinstance(placement, Shard):
+        module.register_parameter(name, Parameter(part, parameter.requires_grad))
+        return
+    made = ParallelParameter(part, parameter.requires_grad)
+    made.sharding = Sharding(mesh.get_group(), tuple(parameter.shape), placement.dim)
+    made.name = name
+    module.register_parameter(name, made)
+    module.register_state_dict_post_hook(functools.partial(_after_save, name))
+
+
+def _after_save(name: str, module: Any, state: dict[str, Any], prefix: str, _: Any) -> None:
+    """Marks the tensor in a state_dict as a part, as which checkpoints save it."""
+    own = module.__dict__[name]
+    if isinstance(own, ParallelParameter) and state.get(prefix + name) is not own:
+        state[prefix + name] = alias(own, own, own.name)
 
 
 def _sum_gradient(parameter: Any, mesh: DeviceMesh) -> None:
