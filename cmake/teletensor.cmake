@@ -146,7 +146,7 @@ macro(tt_client_libraries)
   # executes 7 % more instructions.
   tt_library(tt_wire proto/wire TOGETHER 1 tt_program tt_core ROOMS reader TEST ${TELETENSOR_WIRE_TEST_LINKS})
   tt_library(tt_client clients/session tt_autograd tt_passes tt_wire
-             ROOMS stream frames transforms)
+             ROOMS programs stream frames transforms)
   tt_library(tt_torch clients/torch tt_client ROOMS rows)
 endmacro()
 

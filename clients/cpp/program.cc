@@ -47,7 +47,7 @@ struct Program::State {
 
   ~State() {
     const Lock lock(connection->api);
-    connection->session->programs().release(number);
+    connection->session->programs().table().release(number);
     weights.clear();
   }
   void describe(const json& call);
@@ -191,7 +191,7 @@ Program Program::load(const Connection& connection, const std::string& path) {
     refuse(path + ": the description of the call is damaged: " + error.what());
   }
   const Lock lock(connection.state_->api);
-  const auto number = connection.state_->session->define(state->callable->program());
+  const auto number = connection.state_->session->programs().define(state->callable->program());
   raise_if(number.status());
   state->number = *number;
   return Program(std::move(state));
@@ -340,7 +340,7 @@ std::vector<Tensor> Program::run(const std::vector<Value>& arguments, std::uint3
   s.connection->session->at("a saved program", where);
   Handles results;
   const core::Status status =
-      s.connection->session->call(*s.callable, std::move(command), inputs, results);
+      s.connection->session->programs().call(*s.callable, std::move(command), inputs, results);
   if (!status.ok()) s.numbers = before;
   raise_if(status);
   s.connection->ordinal += static_cast<std::int64_t>(s.callable->program().random_steps * rounds);

@@ -173,7 +173,7 @@ void CppSession::note_site(std::uint64_t seq) { sites_[seq % kSites] = {seq, op_
 void CppSession::tick() {
   // Another thread holds the lock and sends the releases later.
   if (!api_.try_lock()) return;
-  idle();
+  commands().idle();
   api_.unlock();
 }
 
@@ -225,7 +225,7 @@ void ConnectionState::close() {
   if (std::exchange(closed, true)) return;
   publications.clear();
   LateError late{session->synchronize()};
-  if (late.status.ok()) late = session->raise_pending();
+  if (late.status.ok()) late = session->errors().raise();
   const std::string text = explained(*session, late);
   session->stream().close();
   const bool lost = late.status.code() == Code::kUnavailable,
@@ -393,7 +393,7 @@ Tensor ConnectionState::upload(std::string_view bytes, core::DType dtype, core::
 }
 
 void ConnectionState::raise_late() {
-  const LateError late = session->raise_pending();
+  const LateError late = session->errors().raise();
   if (!late.status.ok()) {
     throw Error(static_cast<int>(late.status.code()), explained(*session, late));
   }
@@ -415,7 +415,7 @@ std::string ConnectionState::read(Handle& handle) {
     const Status status = keeper->bulk([&](std::string* word) {
       return route.channel()->download(*seq, bytes.data(), size, at, {}, word);
     });
-    session->taken(*seq);
+    session->commands().taken(*seq);
     raise_late();
     raise_if(status);
     return bytes;
@@ -446,7 +446,7 @@ void ConnectionState::publish(const std::string& name, const HandleRef& handle, 
   };
   wait();  // Errors of earlier lines are thrown before anything is published.
   session->at("publish", {});
-  raise_if(session->publish(name, handle.get(), writable, users));
+  raise_if(session->names().publish(name, handle.get(), writable, users));
   wait();  // Waits, so that errors of the publication are thrown here.
   if (handle) {
     publications.insert_or_assign(name, wrap(handle).detach().impl_->handle);
@@ -474,7 +474,7 @@ Tensor ConnectionState::published(const std::string& name) {
                                 name.compare(name.size() - below.size(), below.size(), below) == 0);
     if (!whole) continue;
     session->at("published", {});
-    auto handle = session->published(answer.described);
+    auto handle = session->names().published(answer.described);
     raise_if(handle.status());
     const Status status = session->synchronize();
     raise_late();

@@ -11,8 +11,9 @@ using autograd::Backward;
 Status Session::backward(autograd::BackwardCall call, bool create_graph,
                          std::vector<HandleRef>& results) {
   if (watching) TT_RETURN_IF_ERROR(before_backward());
-  TT_RETURN_IF_ERROR(ready_to_issue());
-  flush_releases();  // Released tensors are reported first, so that the daemon gives them no .grad.
+  TT_RETURN_IF_ERROR(commands_.ready());
+  commands_.flush_releases();  // Released tensors are reported first, so that the daemon gives them
+                               // no .grad.
   program::Backward command;
   // A gradient inside vmap, which has one value for each sample, flows through ordinary nodes.
   bool inside = false;
@@ -32,23 +33,23 @@ Status Session::backward(autograd::BackwardCall call, bool create_graph,
   command.retain_graph = call.retain_graph;
   command.allow_unused = call.allow_unused;
   call.create_graph = create_graph;
-  if (autograd::Tracer* trace = tracer()) {
+  if (autograd::Tracer* trace = commands_.tracer()) {
     for (const auto* list : {&call.roots, &call.seeds, &call.inputs}) {
       for (const HandleRef& h : *list) {
         if (h) trace->know(*h);
       }
     }
   }
-  TT_RETURN_IF_ERROR(
-      fits_frame("backward", command.roots.size() + command.seeds.size() + command.inputs.size()));
-  begin_command();
+  TT_RETURN_IF_ERROR(commands_.fits_frame(
+      "backward", command.roots.size() + command.seeds.size() + command.inputs.size()));
+  commands_.begin();
   auto plan = Backward::plan(graph_, std::move(call));
   if (!plan.ok()) return plan.status();
   if (!create_graph && !inside && !expand_backward && !(*plan)->has_hooks()) {
-    const program::HandleId first = next_id_;
-    (*plan)->settle([this](Handle& h) { give_id(h); });
-    command.made = static_cast<std::uint32_t>(next_id_ - first);
-    issue(program::Command(command), command.made);
+    const program::HandleId first = commands_.next_id();
+    (*plan)->settle([this](Handle& h) { commands_.give_id(h); });
+    command.made = static_cast<std::uint32_t>(commands_.next_id() - first);
+    commands_.issue(program::Command(command), command.made);
   } else {
     // A Python hook is on the path, or the instructions must be recorded: the client issues the
     // same expansion itself.
@@ -67,8 +68,8 @@ Status Session::backward(autograd::BackwardCall call, bool create_graph,
       command.expanded = true;
       // The seeds are ignored except for their shapes, which are those of the roots.
       command.seeds = command.roots;
-      begin_command();
-      issue(program::Command(command), 0);
+      commands_.begin();
+      commands_.issue(program::Command(command), 0);
     }
   }
   results = (*plan)->results();
@@ -99,10 +100,11 @@ Status Session::inplace(OpId op, std::span<const Var> arguments) {
 }
 
 Var Session::saved(const autograd::Node::SavedSlot& slot, autograd::Node& node) {
-  if (status_.ok()) status_ = ready_to_issue();
+  if (status_.ok()) status_ = commands_.ready();
   HandleRef h = graph_.objects().adopt_saved(slot, node);
-  give_id(*h);
-  issue(program::Command(program::Saved{node.seq, static_cast<std::uint32_t>(slot.slot)}), 1);
+  commands_.give_id(*h);
+  commands_.issue(program::Command(program::Saved{node.seq, static_cast<std::uint32_t>(slot.slot)}),
+                  1);
   return Var(this, std::move(h));
 }
 

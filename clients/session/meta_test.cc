@@ -48,12 +48,12 @@ TEST(MetaSession, CommandsHaveRunWhenTheyAreIssued) {
     const Handles x = full(session, {2, 3}, 1.0);
     ASSERT_EQ(x.size(), 1u);
   }
-  EXPECT_GT(session.last_seq(), 70000u);  // The releases are commands, too.
-  EXPECT_EQ(session.queued(), 0u);
+  EXPECT_GT(session.commands().last_seq(), 70000u);  // The releases are commands, too.
+  EXPECT_EQ(session.commands().queued(), 0u);
   EXPECT_TRUE(session.synchronize().ok());
-  EXPECT_EQ(session.held(), 0u);
+  EXPECT_EQ(session.commands().held(), 0u);
   EXPECT_TRUE(session.stream().unconfirmed().empty());
-  EXPECT_EQ(session.mark_interrupted(), 0u);
+  EXPECT_EQ(session.errors().mark_interrupted(), 0u);
 }
 
 TEST(MetaSession, GradientsHaveShapes) {

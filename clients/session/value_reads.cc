@@ -81,8 +81,8 @@ std::optional<wire::FetchedValue> ValueReads::find(Session& session, const autog
   if (h.cell->known == nullptr || h.cell->shared || h.id == 0) return std::nullopt;
   auto& known = static_cast<KnownValue&>(*h.cell->known);
   if (!known.contains(h.layout)) return std::nullopt;
-  if (session.stream().origin().is_parents() || session.stream().over() || session.has_pending() ||
-      session.following || session.tracer() != nullptr) {
+  if (session.stream().origin().is_parents() || session.stream().over() || session.errors().any() ||
+      session.following || session.commands().tracer() != nullptr) {
     return std::nullopt;
   }
   if (newest_ != &known) {

@@ -107,15 +107,15 @@ class ValueReadsTest : public testing::Test {
   }
   void fail(std::uint64_t root) {
     wire::Progress message;
-    message.completed_upto = session_.last_seq();
+    message.completed_upto = session_.commands().last_seq();
     message.errors.push_back({root, core::invalid("failed")});
     session_.receive(std::move(message));
   }
   void answer_raise(std::uint64_t root) {
     session_.answer = [this, root] {
       wire::Progress message;
-      message.completed_upto = session_.last_seq();
-      message.raised.push_back({session_.last_seq(), root, {}});
+      message.completed_upto = session_.commands().last_seq();
+      message.raised.push_back({session_.commands().last_seq(), root, {}});
       return message;
     };
   }
@@ -199,7 +199,7 @@ TEST_F(ValueReadsTest, SetDataTakesTheValueOfTheOtherTensor) {
 
 TEST_F(ValueReadsTest, ATensorThatAnotherSessionMayWriteIsNotKept) {
   const HandleRef x = vector({1, 2});
-  EXPECT_TRUE(session_.publish("x", x.get(), true, "").ok());
+  EXPECT_TRUE(session_.names().publish("x", x.get(), true, "").ok());
   EXPECT_FALSE(known(x));
   EXPECT_EQ(read(x, {3, 4}), (Floats{3, 4}));
   EXPECT_FALSE(known(x));
@@ -207,10 +207,10 @@ TEST_F(ValueReadsTest, ATensorThatAnotherSessionMayWriteIsNotKept) {
 
 TEST_F(ValueReadsTest, APendingErrorIsRaisedInsteadAndDropsTheValues) {
   const HandleRef x = vector({1, 2});
-  fail(session_.last_seq());
+  fail(session_.commands().last_seq());
   EXPECT_FALSE(known(x)) << "the read must raise the error";
-  answer_raise(session_.last_seq());
-  EXPECT_FALSE(session_.raise_pending().status.ok());
+  answer_raise(session_.commands().last_seq());
+  EXPECT_FALSE(session_.errors().raise().status.ok());
   EXPECT_FALSE(known(x)) << "the command that failed may have made it";
   EXPECT_TRUE(known(vector({3})));
 }
@@ -232,7 +232,7 @@ TEST_F(ValueReadsTest, AFailedFetchIsNotKept) {
 
 TEST_F(ValueReadsTest, AnInterruptionDropsTheValues) {
   const HandleRef x = vector({1, 2});
-  EXPECT_NE(session_.mark_interrupted(), 0u);
+  EXPECT_NE(session_.errors().mark_interrupted(), 0u);
   EXPECT_FALSE(known(x));
 }
 
@@ -353,7 +353,7 @@ TEST_F(Comparisons, AndSumsThatAreWrittenInPlace) {
   EXPECT_EQ(found(x), Floats{3}) << "a view of the whole";
   add(select(y, 0, 0));
   EXPECT_FALSE(known(y));
-  EXPECT_TRUE(session_.publish("x", x.get(), true, "").ok());
+  EXPECT_TRUE(session_.names().publish("x", x.get(), true, "").ok());
   add(x);
   EXPECT_FALSE(known(x));
 }

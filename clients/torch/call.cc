@@ -68,7 +68,7 @@ core::Result<Attribute> attribute_of(const tt_value& value, const Parameter& par
 std::string_view Call::name() const { return plan_.name; }
 
 core::Result<std::int64_t> Call::integer_of(const Var& tensor) {
-  if (session.tracer() != nullptr) {
+  if (session.commands().tracer() != nullptr) {
     const std::string line = session.here();
     return core::Result<std::int64_t>(Status(
         core::Code::kFailedPrecondition,

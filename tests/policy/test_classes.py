@@ -8,7 +8,6 @@ MAX_METHODS = 40
 MAX_FIELDS = 20  # of a class with methods: a struct without methods may have more
 # Classes that are larger still: (methods, fields). A number here is only ever lowered.
 LARGER = {
-    ("clients/session/session.h", "Session"): (78, 21),
     ("engine/collective/participant.h", "Participant"): (76, 20),
 }
 SOURCES = [p for p in files(".h", ".cc") if relative(p).startswith(("engine/", "proto/", "server/", "clients/"))

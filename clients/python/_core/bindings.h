@@ -126,8 +126,9 @@ class PySession final : public Session {
     return site.empty() ? site : "at " + site;
   }
   std::string here() override {
-    note_site(last_seq() + 1);  // The next command overwrites this entry with its own line.
-    return site_of(last_seq() + 1);
+    note_site(commands().last_seq() +
+              1);  // The next command overwrites this entry with its own line.
+    return site_of(commands().last_seq() + 1);
   }
   Status before_write(const Handle& h) override { return pending_.before_write(h); }
   Status before_backward() override { return pending_.before_backward(); }
@@ -184,9 +185,9 @@ class PyFetch {
     awaits_.reset();
     if (std::exchange(ended_, true)) return;
     if (bulk_) {
-      session_.taken(seq_);
+      session_.commands().taken(seq_);
     } else {
-      session_.unwanted(seq_);
+      session_.stream().drop_value(seq_);
     }
   }
   // The value of a fetch that is not bulk. May be called once.

@@ -48,7 +48,7 @@ class TorchHost final : public torch::Host {
 
   // The bytes of a tensor, row-major.
   void read(const Var& tensor, void* to, std::uint64_t count) {
-    if (own().tracer() != nullptr) {
+    if (own().commands().tracer() != nullptr) {
       const std::string line = session().here();
       raise_if(Status(core::Code::kFailedPrecondition,
                       (line.empty() ? "" : line + ": ") +

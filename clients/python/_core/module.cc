@@ -78,7 +78,7 @@ void PySession::tick() {
 #endif
   if (ending) return;
   const WithGil held;
-  idle();
+  commands().idle();
 }
 
 Status PySession::block(const std::function<bool()>& ready) {
@@ -89,7 +89,7 @@ Status PySession::block(const std::function<bool()>& ready) {
     Py_DECREF(done);
   }
   if (!recorder().on()) return block_until(ready);
-  client::Recorder::Wait wait{core::now_ns(), 0, last_seq(), here()};
+  client::Recorder::Wait wait{core::now_ns(), 0, commands().last_seq(), here()};
   const Status status = block_until(ready);
   wait.ns = core::now_ns() - wait.begin;
   recorder().add(std::move(wait));
@@ -240,11 +240,11 @@ void bind_session(nb::module_& m) {
       .def(
           "freeze",
           [](PySession& s, int code, const std::string& why) {
-            s.freeze(code == 0 ? Status() : Status(static_cast<core::Code>(code), why));
+            s.commands().freeze(code == 0 ? Status() : Status(static_cast<core::Code>(code), why));
           },
           nb::arg("code"), nb::arg("why"),
           "Allows only reading from now on; code 0 allows everything again.")
-      .def_prop_ro("frozen", [](const PySession& s) { return s.frozen(); })
+      .def_prop_ro("frozen", [](const PySession& s) { return s.commands().frozen(); })
       .def_prop_ro("progress_upto", [](const PySession& s) { return s.stream().progress_upto(); })
       .def_prop_ro("completed_upto", [](const PySession& s) { return s.stream().completed_upto(); })
       .def_prop_ro("uploads_upto", [](const PySession& s) { return s.uploads_upto(); })
@@ -254,7 +254,7 @@ void bind_session(nb::module_& m) {
           [](PySession& s, const std::string& name, nb::handle object) {
             PyTensor* t = object.is_none() ? nullptr : tensor_of(object.ptr());
             if (PyErr_Occurred()) throw nb::python_error();
-            raise_if(s.keep(name, t ? t->handle.get() : nullptr));
+            raise_if(s.names().keep(name, t ? t->handle.get() : nullptr));
           },
           nb::arg("name"), nb::arg("tensor").none())
       .def(
@@ -263,19 +263,19 @@ void bind_session(nb::module_& m) {
              const std::string& users) {
             PyTensor* t = object.is_none() ? nullptr : tensor_of(object.ptr());
             if (PyErr_Occurred()) throw nb::python_error();
-            raise_if(s.publish(name, t ? t->handle.get() : nullptr, writable, users));
+            raise_if(s.names().publish(name, t ? t->handle.get() : nullptr, writable, users));
           },
           nb::arg("name"), nb::arg("tensor").none(), nb::arg("writable"), nb::arg("users"))
       .def(
           "join",
           [](PySession& s, std::uint64_t group, const std::string& name, std::uint32_t rank,
              std::uint32_t ranks, std::uint64_t timeout_ms) {
-            raise_if(s.join({group, name, rank, ranks, timeout_ms}));
+            raise_if(s.names().join({group, name, rank, ranks, timeout_ms}));
           },
           nb::arg("group"), nb::arg("name"), nb::arg("rank"), nb::arg("ranks"),
           nb::arg("timeout_ms"))
       .def(
-          "leave", [](PySession& s, std::uint64_t group) { raise_if(s.leave(group)); },
+          "leave", [](PySession& s, std::uint64_t group) { raise_if(s.names().leave(group)); },
           nb::arg("group"))
       .def(
           "published",
@@ -286,14 +286,14 @@ void bind_session(nb::module_& m) {
             if (!known || !place || shape.size() > core::kMaxRank) {
               raise_if(core::invalid("published: a tensor that this client cannot describe"));
             }
-            return nb::steal(wrap(
-                s, value_or_raise(s.published({id, *known, *place, core::Dims(shape), writable}))));
+            return nb::steal(wrap(s, value_or_raise(s.names().published(
+                                         {id, *known, *place, core::Dims(shape), writable}))));
           },
           nb::arg("publication"), nb::arg("dtype"), nb::arg("device"), nb::arg("shape"),
           nb::arg("writable"))
       .def("resume", &resume, nb::arg("next_seq"), nb::arg("next_id"), nb::arg("completed_upto"),
            nb::arg("tensors"), nb::arg("names"))
-      .def("taken", [](PySession& s, std::uint64_t fetch) { s.taken(fetch); })
+      .def("taken", [](PySession& s, std::uint64_t fetch) { s.commands().taken(fetch); })
       .def("on_progress",
            [](PySession& s, nb::bytes bytes) {
              const std::string_view view(bytes.c_str(), bytes.size());
@@ -314,7 +314,7 @@ void bind_session(nb::module_& m) {
       .def(
           "raise_lost", [](const PySession& s) { raise_if(s.stream().loss()); },
           "Raises the loss of the session, if it is lost.")
-      .def("idle", [](PySession& s) { s.idle(); })
+      .def("idle", [](PySession& s) { s.commands().idle(); })
       .def("synchronize",
            [](PySession& s) {
              const Status settled = s.pending().settle_all();
@@ -334,12 +334,12 @@ void bind_session(nb::module_& m) {
              raise_if(status);
            })
       .def("raise_pending", [](PySession& s) { raise_late(s); })
-      .def_prop_ro("has_pending", [](const PySession& s) { return s.has_pending(); })
+      .def_prop_ro("has_pending", [](const PySession& s) { return s.errors().any(); })
       .def(
           "pending_errors",
           [](PySession& s) {
             nb::list out;
-            for (const wire::ErrorEvent& error : s.pending_errors()) {
+            for (const wire::ErrorEvent& error : s.errors().all()) {
               out.append(exception_of(
                   Status(error.status.code(), explained(s, error.status.message(), error.root)),
                   error.root));
@@ -350,7 +350,7 @@ void bind_session(nb::module_& m) {
       .def(
           "join_pending",
           [](PySession& s, int code) {
-            std::string text = s.join_pending(static_cast<core::Code>(code));
+            std::string text = s.errors().join(static_cast<core::Code>(code));
             if (PyErr_Occurred()) throw nb::python_error();
             return text;
           },
@@ -359,7 +359,7 @@ void bind_session(nb::module_& m) {
           "were.")
       .def("clear_pending",
            [](PySession& s) {
-             s.clear_pending();
+             s.errors().clear();
              if (PyErr_Occurred()) throw nb::python_error();
            })
       .def(
@@ -379,8 +379,8 @@ void bind_session(nb::module_& m) {
           "most_known_bytes", [](PySession& s) { return s.value_reads().most(); },
           [](PySession& s, std::size_t bytes) { s.value_reads().set_most(bytes); },
           "The bound on known_bytes. 0: every read is a Fetch.")
-      .def_prop_ro("held", [](const PySession& s) { return s.held(); })
-      .def_prop_ro("last_seq", [](const PySession& s) { return s.last_seq(); })
+      .def_prop_ro("held", [](const PySession& s) { return s.commands().held(); })
+      .def_prop_ro("last_seq", [](const PySession& s) { return s.commands().last_seq(); })
       .def(
           "record", [](PySession& s, bool on, bool shapes) { s.recorder().turn(on, shapes); },
           nb::arg("on"), nb::arg("shapes") = false)
@@ -411,26 +411,26 @@ void bind_session(nb::module_& m) {
              return nb::make_tuple(sent, waited);
            })
       .def(
-          "mark_interrupted", [](PySession& s) { return s.mark_interrupted(); },
+          "mark_interrupted", [](PySession& s) { return s.errors().mark_interrupted(); },
           "Marks all issued commands as not needed; returns the number of the last one, or 0.")
       .def(
           "dropped",
           [](PySession& s, std::uint64_t upto, double seconds) {
-            const Session::Dropped found = [&] {
+            const PendingErrors::Dropped found = [&] {
               const WithoutGil released;
-              return s.dropped_commands(
+              return s.errors().dropped_commands(
                   upto, std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)));
             }();
             return nb::make_tuple(found.first, found.commands);
           },
           nb::arg("upto"), nb::arg("seconds"),
           "The first of the commands up to `upto` that was cancelled, and how many were.")
-      .def_prop_ro("queued", [](const PySession& s) { return s.queued(); })
+      .def_prop_ro("queued", [](const PySession& s) { return s.commands().queued(); })
       .def(
-          "interrupt_again", [](PySession& s) { return s.interrupt_again(); },
+          "interrupt_again", [](PySession& s) { return s.errors().interrupt_again(); },
           "True if this thread waits for a value and commands queued at an earlier Ctrl-C have not "
           "run.")
-      .def_prop_ro("interrupt_pending", [](PySession& s) { return s.interrupt_pending(); })
+      .def_prop_ro("interrupt_pending", [](PySession& s) { return s.errors().interrupt_pending(); })
       .def_prop_ro("tape_nodes", [](PySession& s) { return s.graph().objects().live_nodes(); })
       .def_rw("strict", &PySession::strict)
       .def(
@@ -467,8 +467,9 @@ void bind_session(nb::module_& m) {
           "on_lap", [](PySession& s) { return object_or_none(s.lines().on_lap); },
           [](PySession& s, nb::object call) { s.lines().on_lap = std::move(call); },
           nb::arg("value").none())
-      .def_prop_ro("fading_upto",
-                   [](const PySession& s) { return SourceLines::fading_upto(s.last_seq()); })
+      .def_prop_ro(
+          "fading_upto",
+          [](const PySession& s) { return SourceLines::fading_upto(s.commands().last_seq()); })
       .def("site_of", [](const PySession& s, std::uint64_t seq) { return s.site_of(seq); })
       .def(
           "explained",

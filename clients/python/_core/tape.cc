@@ -190,7 +190,7 @@ void PySession::watch_nodes() {
         return;
       }
       extra_of(node).packing = std::move(packing);
-      forget(node);
+      forgets().add(node);
     };
   }
   if (!frames_.empty()) {
@@ -205,7 +205,7 @@ void PySession::watch_nodes() {
       NodeExtra& extra = extra_of(node);
       extra.frame = frame;
       extra.index = frame->count++;
-      forget(node);
+      forgets().add(node);
     };
   }
   if (anomaly_site_.is_valid() && !anomaly_site_.is_none()) {
@@ -369,8 +369,8 @@ Status PySession::ran(Node& node, std::span<const Var> given, bool retain_graph)
     const core::Ref<Frame> frame = extra_of(node).frame;
     const std::size_t index = extra_of(node).index;
     if (frame != nullptr && index < frame->nodes.size() && frame->nodes[index] != nullptr) {
-      forget(*frame->nodes[index]);
-      TT_RETURN_IF_ERROR(flush_forgets());
+      forgets().add(*frame->nodes[index]);
+      TT_RETURN_IF_ERROR(forgets().flush());
       frame->nodes[index] = nullptr;
       if (--frame->left == 0) {
         frame->nodes.clear();

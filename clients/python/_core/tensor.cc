@@ -190,7 +190,7 @@ autograd::Handle& handle(const PyTensor& t) {
 // Returns true for the result of a recorded instruction whose gradient was not requested to be
 // kept.
 bool is_inner(const PyTensor& t) {
-  if (handle(t).retains || t.session->tracer() != nullptr) return false;
+  if (handle(t).retains || t.session->commands().tracer() != nullptr) return false;
   const auto node = t.session->node_of(transforms::ground(handle(t)));
   // An error of a view that can no longer have a gradient is reported elsewhere.
   return node.ok() && *node != nullptr;
@@ -447,7 +447,8 @@ void bind_tensor(nb::module_& m) {
       .def_prop_rw(
           "grad",
           [](const PyTensor& t) -> nb::object {
-            if (autograd::Tracer* trace = t.session->tracer()) trace->on_grad_read(handle(t));
+            if (autograd::Tracer* trace = t.session->commands().tracer())
+              trace->on_grad_read(handle(t));
             const HandleRef& grad = handle(t).grad;
             if (!grad && is_inner(t)) warn_of_inner_grad();
             return grad ? own(wrap(*t.session, grad)) : nb::none();
@@ -504,7 +505,7 @@ void bind_tensor(nb::module_& m) {
              if (t.session != other.session) {
                raise_if(core::invalid("set_: the source belongs to another session"));
              }
-             if (t.session->tracer() != nullptr) {
+             if (t.session->commands().tracer() != nullptr) {
                raise_if(core::invalid(
                    "a captured function cannot change the shape of a tensor in place: write "
                    "x = x.t(), x = x.unsqueeze(0), ..."));

@@ -50,7 +50,7 @@ nb::object operand(std::uintptr_t storage, std::int32_t dtype, std::vector<std::
 // The contents of a storage, if the current trace has made them.
 nb::object made(std::uintptr_t storage) {
   const HandleRef& base = storage_at(storage)->base;
-  const autograd::Tracer* const tracer = torch_session().tracer();
+  const autograd::Tracer* const tracer = torch_session().commands().tracer();
   if (tracer == nullptr || !base || !tracer->alive().contains(base->id)) return nb::none();
   return object_of(base);
 }
@@ -63,12 +63,12 @@ void put(std::uintptr_t storage, nb::handle contents) {
 void begin(std::uint64_t seed, std::uint64_t ordinal, const std::vector<std::uintptr_t>& storages) {
   PySession& session = torch_session();
   sweep_torch();
-  raise_if(session.begin_trace(seed, ordinal));
+  raise_if(session.programs().begin_trace(seed, ordinal));
   int place = 0;
   for (const std::uintptr_t each : storages) {
     tt_storage& storage = *storage_at(each);
     storage.views.clear();
-    session.tracer()->argument(*storage.base, place++);
+    session.commands().tracer()->argument(*storage.base, place++);
   }
 }
 

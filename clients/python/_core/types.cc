@@ -68,7 +68,7 @@ void raise_if(const Status& status) {
 }
 
 void raise_late(PySession& session) {
-  const LateError error = session.raise_pending();
+  const LateError error = session.errors().raise();
   if (error.status.ok()) return;
   if (PyErr_Occurred()) throw nb::python_error();
   raise_late_error(Status(error.status.code(), explained(session, error)), error.root);

@@ -41,6 +41,12 @@ Status CommandStream::status() const {
   return {};
 }
 
+void CommandStream::drop_value(std::uint64_t fetch) {
+  if (origin_.is_parents()) return;
+  MutexLock lock(mutex_);
+  received_.fetches.drop(fetch);
+}
+
 void CommandStream::wake() {
   if (origin_.is_parents()) return;
   MutexLock lock(mutex_);

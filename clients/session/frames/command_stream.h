@@ -71,6 +71,8 @@ class CommandStream {
   bool wait_for(const std::function<bool()>& ready, std::chrono::milliseconds most);
   // Makes the waiting threads call ready() again.
   void wake();
+  // Reports that no call will wait for the value of this fetch.
+  void drop_value(std::uint64_t fetch);
   // Reports that releases wait to be sent together with another command, or no longer do. If no
   // other command follows, the writer of a Stream calls `on_pause` after a while.
   void hold_releases() {

@@ -135,7 +135,7 @@ class Client final : public PlainSession {
   }
   void tick() override {
     const std::lock_guard lock(api);
-    idle();
+    commands().idle();
   }
 };
 
@@ -479,7 +479,7 @@ TEST_F(StreamTest, TheChildOfAForkTakesNoLockOfTheSession) {
       session_.stream().lost(core::internal("lost"));
       session_.stream().close();
       session_.stream().detach();
-      _exit(session_.has_pending() || !session_.pending_errors().empty());
+      _exit(session_.errors().any() || !session_.errors().all().empty());
     }
     return true;
   };

@@ -603,7 +603,7 @@ std::string run_failing(const std::vector<Step>& program, std::int64_t at, bool 
         (!a.env.contains(step.a) || (step.b >= 0 && !a.env.contains(step.b)))) {
       continue;
     }
-    const std::uint64_t before = a.client.last_seq();
+    const std::uint64_t before = a.client.commands().last_seq();
     const char* refused = a.step(step);
     // The daemon's progress is known at once here, but the failure has not been raised yet.
     a.client.pump();
@@ -611,7 +611,7 @@ std::string run_failing(const std::vector<Step>& program, std::int64_t at, bool 
       if (look) (void)a.client.node_of(*h);
     }
     bool lost = false;
-    for (std::uint64_t seq = before + 1; seq <= a.client.last_seq(); ++seq) {
+    for (std::uint64_t seq = before + 1; seq <= a.client.commands().last_seq(); ++seq) {
       lost |= a.client.daemon.failed.contains(seq);
     }
     counts.lost += lost;

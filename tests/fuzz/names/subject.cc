@@ -217,7 +217,7 @@ bool Client::read(Handle& h, std::vector<double>& out) {
 int Client::raise_all() {
   for (int n = 0;; ++n) {
     if (Status status = synchronize(); !status.ok()) bug(status.message());
-    if (raise_pending().status.ok()) return n;
+    if (errors().raise().status.ok()) return n;
   }
 }
 

@@ -28,8 +28,8 @@ class Capturing {
       throw std::runtime_error("another thread is capturing a function");
     }
     const auto [seed, ordinal] = rng_state();
-    raise_if(
-        session.begin_trace(static_cast<std::uint64_t>(seed), static_cast<std::uint64_t>(ordinal)));
+    raise_if(session.programs().begin_trace(static_cast<std::uint64_t>(seed),
+                                            static_cast<std::uint64_t>(ordinal)));
     ordinal_ = static_cast<std::uint64_t>(ordinal);
     state_["thread"] = nb::cast(PyThread_get_thread_ident());
     state_["current"] = nb::borrow(held);
@@ -37,7 +37,7 @@ class Capturing {
   ~Capturing() {
     end_stand_ins();
     function_ends();
-    (void)session_.end_trace();
+    (void)session_.commands().end_trace();
   }
   Capturing(const Capturing&) = delete;
   Capturing& operator=(const Capturing&) = delete;
@@ -66,7 +66,7 @@ class Capturing {
       } else {
         given.append(each);
       }
-      session_.tracer()->argument(*t->handle, place++);
+      session_.commands().tracer()->argument(*t->handle, place++);
     }
     return given;
   }

@@ -51,7 +51,7 @@ class PyProgram {
   PyProgram() = default;
   PyProgram(const PyProgram&) = delete;
   ~PyProgram() {
-    if (session != nullptr && number != 0) session->programs().release(number);
+    if (session != nullptr && number != 0) session->programs().table().release(number);
   }
 
   void bind(PySession& s, std::shared_ptr<const program::Program> program) {
@@ -119,7 +119,7 @@ class PyProgram {
   }
 
   void define() {
-    if (number == 0) number = value_or_raise(session->define(program()));
+    if (number == 0) number = value_or_raise(session->programs().define(program()));
   }
 };
 
@@ -235,7 +235,7 @@ program::Call command_of(PyProgram& p, nb::handle numbers, std::uint32_t times,
 // Runs the program. Returns its results as Tensors, followed by those inputs that are outputs.
 nb::tuple call(PyProgram& p, nb::handle arguments, nb::handle numbers, std::uint32_t times,
                std::vector<std::uint32_t> sliced, bool whole) {
-  autograd::Tracer* const tracer = p.session->tracer();
+  autograd::Tracer* const tracer = p.session->commands().tracer();
   const program::Program& program = p.program();
   if (tracer != nullptr && (times > 0 || !program.numbers.empty() || !program.rebinds.empty() ||
                             !program.gradients.empty() || !program.aliases.empty())) {
@@ -252,7 +252,7 @@ nb::tuple call(PyProgram& p, nb::handle arguments, nb::handle numbers, std::uint
     for (const HandleRef& h : inputs) tracer->know(*h);
   }
   Handles results;
-  const Status status = p.session->call(
+  const Status status = p.session->programs().call(
       *p.callable, command_of(p, numbers, times, std::move(sliced)), inputs, results);
   if (PyErr_Occurred()) throw nb::python_error();
   raise_if(status);
@@ -296,7 +296,7 @@ nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun
 nb::object end_trace_drawn(PySession& session, nb::handle outputs, std::uint64_t drawn,
                            const std::string& name, const std::vector<std::string>& names,
                            bool kept) {
-  std::unique_ptr<autograd::Tracer> ended = session.end_trace();
+  std::unique_ptr<autograd::Tracer> ended = session.commands().end_trace();
   if (!ended) throw nb::value_error("nothing is being captured");
   std::vector<HandleRef> keep = handles_of(outputs, &session);
   // Adds a tensor from outside that no step has read to the trace.
@@ -420,7 +420,8 @@ std::optional<Handles> call_program(nb::handle program, const std::vector<Handle
     std::tie(command.seed, command.ordinal) = draw(draws);
   }
   Handles results, outputs;
-  const Status status = p.session->call(*p.callable, std::move(command), inputs, results);
+  const Status status =
+      p.session->programs().call(*p.callable, std::move(command), inputs, results);
   if (PyErr_Occurred()) throw nb::python_error();
   raise_if(status);
   for (const TracedOutput& output : p.outputs) {
@@ -679,8 +680,8 @@ void bind_programs(nb::module_& m) {
       "begin_trace",
       [](PySession& session) {
         const auto [seed, ordinal] = rng_state();
-        raise_if(session.begin_trace(static_cast<std::uint64_t>(seed),
-                                     static_cast<std::uint64_t>(ordinal)));
+        raise_if(session.programs().begin_trace(static_cast<std::uint64_t>(seed),
+                                                static_cast<std::uint64_t>(ordinal)));
         return ordinal;
       },
       nb::arg("session"));
@@ -689,7 +690,8 @@ void bind_programs(nb::module_& m) {
         nb::arg("name") = "", nb::arg("names") = std::vector<std::string>(),
         nb::arg("keep") = false);
   m.def(
-      "abandon_trace", [](PySession& session) { (void)session.end_trace(); }, nb::arg("session"));
+      "abandon_trace", [](PySession& session) { (void)session.commands().end_trace(); },
+      nb::arg("session"));
   m.def("new_tag", [] { return ++g_tag; });
   m.def("set_symbol_type", [](nb::object type) { g_symbol = type.release().ptr(); });
   // The signature of the arguments: all properties of the tensors that influence which program is

@@ -118,11 +118,11 @@ void bind_scripts(nb::module_& m) {
         return handle_of_tensor(a).cell == handle_of_tensor(b).cell;
       },
       "Returns true if the two tensors share memory.");
-  m.def("tracing", [](PySession& session) { return session.tracer() != nullptr; });
+  m.def("tracing", [](PySession& session) { return session.commands().tracer() != nullptr; });
   m.def("alive_in_trace", [](PySession& session) {
     nb::list out;
-    if (session.tracer() == nullptr) return out;
-    for (const auto& [id, h] : session.tracer()->alive()) {
+    if (session.commands().tracer() == nullptr) return out;
+    for (const auto& [id, h] : session.commands().tracer()->alive()) {
       if (h->owner == nullptr) continue;
       PyObject* object = wrap(session, HandleRef(h));
       if (object == nullptr) throw nb::python_error();

@@ -22,7 +22,7 @@ void FollowedMemory::clear() {
 // Forgets tensors whose cell is referenced only from here, as cell and as write counter.
 void FollowedMemory::forget_unused() {
   // The undo records of commands refer to cells, too, until the commands are known to have run.
-  if (!followed_.empty() && !session_.has_pending()) {
+  if (!followed_.empty() && !session_.errors().any()) {
     session_.graph().undo().completed(session_.stream().completed_upto());
   }
   std::vector<Followed> gone;  // Collected here, because destroying them may run Python code.
@@ -50,7 +50,7 @@ nb::object FollowedMemory::follower_of(const Handle& h) const {
 Status FollowedMemory::before_use(Handle& h, bool writes) {
   auto found = followed_.find(h.cell.get());
   if (found == followed_.end() || found->second.busy || found->second.handed_over) return {};
-  if (session_.tracer() != nullptr) {
+  if (session_.commands().tracer() != nullptr) {
     return core::invalid(
         "a captured function cannot use a tensor that shows an array's memory "
         "(tt.from_numpy of a tt.shared_empty): give it a copy (tt.tensor), or hand_over() first");

@@ -78,7 +78,7 @@ const Site* PendingCall::site() { return t_site; }
 // ---------------------------------------------------------------- Counts
 
 Counts::~Counts() {
-  if (seq != 0) session.unwanted(seq);
+  if (seq != 0) session.stream().drop_value(seq);
 }
 
 Status Counts::ask() {
@@ -102,7 +102,7 @@ Status Counts::wait(Status& found) {
             "a finalizer or a signal handler needs the size of a tensor that its own thread waits "
             "for");
       }
-      TT_RETURN_IF_ERROR(session.wait_until([this] { return !busy_.load(); }));
+      TT_RETURN_IF_ERROR(session.commands().wait_until([this] { return !busy_.load(); }));
       continue;
     }
     // The number is 0 after an earlier wait was interrupted; the Fetch is then issued again.
@@ -133,7 +133,7 @@ Pending::~Pending() { Py_XDECREF(site.code); }
 // Creates the tensor, or records the error that prevents it. Returns an error if the wait failed or
 // was interrupted.
 Status PendingTensors::settle(PyTensor& tensor) {
-  TT_RETURN_IF_ERROR(session_.alive());
+  TT_RETURN_IF_ERROR(session_.stream().origin().check());
   while (tensor.pending) {
     const core::Ref<Pending> pending = tensor.pending;
     if (pending->error.is_valid()) return {};
@@ -141,7 +141,7 @@ Status PendingTensors::settle(PyTensor& tensor) {
       if (pending->runs == std::this_thread::get_id()) {
         return core::internal("the creation of a tensor needs the tensor itself");
       }
-      TT_RETURN_IF_ERROR(session_.wait_until([&] { return !pending->busy.load(); }));
+      TT_RETURN_IF_ERROR(session_.commands().wait_until([&] { return !pending->busy.load(); }));
       continue;
     }
     pending->busy = true;
@@ -213,7 +213,7 @@ bool PendingTensors::resolve(PyTensor& tensor) {
     return false;
   }
   // The oldest asynchronous error of the session is raised first.
-  if (t_site == nullptr && session_.has_pending()) {
+  if (t_site == nullptr && session_.errors().any()) {
     try {
       raise_late(session_);
     } catch (nb::python_error& error) {

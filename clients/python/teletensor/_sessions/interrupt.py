@@ -5,7 +5,7 @@ still runs on the daemon, in order, so that the daemon's tensors stay consistent
 counters. If that work takes more than a moment, the exception says so. A second Ctrl-C, during a wait for
 that work, cancels it, as `Session.cancel` does: a separate thread asks the daemon to, so that a signal
 handler never waits for a reply; the next command of the session first sees the effect of the cancellation
-(`Session::settle` in _core).
+(`PendingErrors::settle` in _core).
 
 Operations that must not be interrupted run on other threads (`shielded`), which receive no signals: calls
 of grpcio, because an exception at the wrong place inside grpcio leaves its locks held, and Hello, because

@@ -1,4 +1,4 @@
-#include "clients/session/program_table.h"
+#include "clients/session/programs/program_table.h"
 
 #include "clients/session/limit.h"
 

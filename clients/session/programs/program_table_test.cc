@@ -1,5 +1,5 @@
 // Tests the numbers, limits and releases of ProgramTable.
-#include "clients/session/program_table.h"
+#include "clients/session/programs/program_table.h"
 
 #include <gtest/gtest.h>
 
