@@ -457,7 +457,7 @@ Status may_rewrite(Tape& tape, Handle& h, const OpDef& def) {
     }
   }
   if (h.requires_grad()) TT_RETURN_IF_ERROR(refuse_leaf(h, "leaf Variable"));
-  if (def.vjp == nullptr && !def.random) {
+  if (def.vjp == nullptr) {
     return invalid(def.name +
                    ": is not differentiable, so it cannot write a tensor in place "
                    "while gradients are recorded");

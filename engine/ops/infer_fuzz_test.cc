@@ -189,12 +189,8 @@ TEST(Infer, NumbersThatAreSizes) {
 // the reason.
 constexpr std::pair<std::string_view, std::string_view> kConstants[] = {
     {"await_sends", "it waits for data that other ranks read"},
-    {"bernoulli_p", "the operand gives only the shape of the samples"},
-    {"normal", "the operand gives only the shape of the samples"},
-    {"random_from", "the operand gives only the shape of the samples"},
     {"receive_from", "the result is another rank's data"},
     {"send_to", "the data goes to another rank, which has no tape of this one"},
-    {"uniform", "the operand gives only the shape of the samples"},
 };
 
 TEST(Infer, NoOpDropsGradientsSilently) {

@@ -18,11 +18,16 @@ def ldl(tt):
 # Maps the name in the error to (function of the argument in question, its value).
 REFUSED = {
     "bincount": (lambda tt, x: tt.bincount(tt.tensor([0, 1]), weights=x), [1.0, 2]),
+    "floor_divide": (lambda tt, x: x // 2, [1.0, 2]),
+    "floor_divide ": (lambda tt, x: 3 // x, [1.0, 2]),
+    "floor_divide  ": (lambda tt, x: tt.floor_divide(tt.ones(2), x), [1.0, 2]),
     "heaviside": (lambda tt, x: tt.heaviside(x, tt.ones(2)), [1.0, 2]),
     "heaviside ": (lambda tt, x: tt.heaviside(tt.zeros(2), x), [1.0, 2]),
     "histogram": (lambda tt, x: tt.histogram(x, 3).hist, [1.0, 2]),
     "histogram ": (lambda tt, x: tt.histogram(tt.ones(2), 3, weight=x).hist, [1.0, 2]),
     "histogram  ": (lambda tt, x: tt.histogram(x, 3).bin_edges, [1.0, 2]),
+    "histogram   ": (lambda tt, x: tt.histogram(x, 3, range=(0.0, 1.0)).bin_edges, [1.0, 2]),
+    "histogram    ": (lambda tt, x: tt.histogram(x, tt.tensor([0.0, 1, 2])).bin_edges, [1.0, 2]),
     "histogramdd": (lambda tt, x: tt.histogramdd(x, [2, 2]).hist, A),
     "histogramdd ": (lambda tt, x: tt.histogramdd(tt.tensor(A), [2, 2], weight=x).hist, [1.0, 2]),
     "histogramdd  ": (lambda tt, x: tt.histogramdd(x, [2, 2]).bin_edges[0], A),
@@ -102,9 +107,31 @@ def test_the_other_argument_has_its_derivative(tt):
 def test_written_in_place(tt):
     x = tt.ones(2, requires_grad=True)
     y = x * 1
+    y //= 2
+    with pytest.raises(RuntimeError, match="derivative for floor_divide"):
+        y.sum().backward()
+    y = x * 1
     y.heaviside_(tt.ones(2))
     with pytest.raises(RuntimeError, match="derivative for heaviside"):
         y.sum().backward()
+
+
+@pytest.mark.parametrize("name", ["uniform_", "normal_", "random_", "bernoulli_", "exponential_", "cauchy_"])
+def test_random_numbers_in_place(tt, name):
+    """What random numbers overwrite has no gradient."""
+    x = tt.tensor([0.5, 0.25], requires_grad=True)
+    y = x * 1
+    getattr(y, name)()
+    assert y.requires_grad
+    assert tt.autograd.grad(y.sum(), x)[0].tolist() == [0, 0]
+    y = x * 1
+    getattr(y[:1], name)()
+    assert tt.autograd.grad(y.sum(), x)[0].tolist() == [0, 1]
+    with pytest.raises(RuntimeError, match="leaf"):
+        getattr(x, name)()
+    with tt.no_grad():
+        getattr(x, name)()
+    assert x.is_leaf and x.requires_grad
 
 
 def test_derivatives_that_end(tt):
@@ -197,7 +224,10 @@ def test_residuals_of_lstsq_require_grad(tt):
 
 def test_steps_have_a_derivative_of_zero(tt):
     x = tt.tensor([0.5, 0.25], requires_grad=True)
-    for result, expected in ((tt.bernoulli(x), 0), (tt.poisson(x), 0), (tt.nextafter(x, tt.ones(2)), 1),
-                             (tt.nextafter(tt.ones(2), x), 0)):
+    for result, expected in (
+            (tt.bernoulli(x), 0), (tt.poisson(x), 0), (tt.normal(x, x), 0), (tt.normal(x, 1.0), 0),
+            (tt.normal(0.0, x), 0), (tt.nextafter(x, tt.ones(2)), 1), (tt.nextafter(x, x.detach()), 0),
+            (tt.nextafter(tt.ones(2), x), 0), (tt.div(x, 2, rounding_mode="floor"), 0),
+            (tt.div(x, x, rounding_mode="trunc"), 0), (tt.div(2, x, rounding_mode="trunc"), 0)):
         (gradient,) = tt.autograd.grad(result.sum(), x)
         assert gradient.tolist() == [expected] * 2

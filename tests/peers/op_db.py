@@ -1,6 +1,6 @@
 """Runs PyTorch's own samples of operators (its operator database) with teletensor.
 
-    python tests/peers/op_db.py [--mode forward|reference|grad|errors] [--dtype float32]
+    python tests/peers/op_db.py [--mode forward|reference|grad|errors|refusals] [--dtype float32]
         [--most 10] [--names a,b] [--list]
 
 starts a daemon, runs every name in the database that teletensor has, and prints the names that differ, with
@@ -323,6 +323,51 @@ def run_errors(ours, call, info):
     return None
 
 
+def inner(value, kinds):
+    """The value with each tensor that requires grad replaced by a tensor that is no leaf, which in-place
+    functions may write to."""
+    if isinstance(value, kinds):
+        return value * 1 if value.requires_grad else value
+    if type(value) in (list, tuple):
+        return type(value)(inner(x, kinds) for x in value)
+    return value
+
+
+def gradient_states(results, inputs, grad):
+    """For each result: "constant", "refused" if the backward raises an error, "zero" or "gradient"."""
+    for result in results:
+        if not result.requires_grad:
+            yield "constant"
+            continue
+        try:
+            found = grad(result.sum().real, inputs, allow_unused=True, retain_graph=True)
+        except RuntimeError:
+            yield "refused"
+            continue
+        found = [g if g is None or str(g.layout).endswith(".strided") else g.to_dense() for g in found]
+        yield "gradient" if any(g is not None and (g != 0).any() for g in found) else "zero"
+
+
+def run_refusals(ours, info, sample, call):
+    """None, or a result whose backward PyTorch refuses, or fills with zeros, and teletensor computes."""
+    inputs = (sample.input, *sample.args)
+    theirs_in = [fresh(x) for x in inputs]
+    try:
+        theirs = info.op(*inner(theirs_in, torch.Tensor), **sample.kwargs)
+    except Exception:
+        return None
+    mine_in, kwargs = [ours.convert(fresh(x)) for x in inputs], ours.convert(sample.kwargs)
+    mine = call(*inner(mine_in, ours.tt.Tensor), **kwargs)
+    wanted = gradient_states([x for x in flat(theirs) if isinstance(x, torch.Tensor)],
+                             leaves([*theirs_in, *sample.kwargs.values()]), torch.autograd.grad)
+    found = gradient_states([x for x in flat(mine) if isinstance(x, ours.tt.Tensor)],
+                            leaves([*mine_in, *kwargs.values()]), ours.tt.autograd.grad)
+    for i, (a, b) in enumerate(zip(found, wanted, strict=False)):
+        if (b == "refused" and a != b) or (b == "zero" and a == "gradient"):
+            return f"backward of result {i}: {a}, PyTorch {b}"
+    return None
+
+
 def names():
     grouped = defaultdict(list)
     for info in op_db:
@@ -354,15 +399,18 @@ def run_name(ours, infos, mode, dtype, most=MAX_SAMPLES):
             if bad:
                 return count, f"{info.variant_test_name or 'plain'}: {bad}"
             continue
-        gradients = mode == "grad"
-        if dtype not in info.dtypes or (gradients and not (info.supports_autograd and dtype in info.backward_dtypes)):
+        gradients = mode in ("grad", "refusals")
+        if mode == "refusals" and dtype in info.dtypes:
+            pass  # also ops without a derivative
+        elif dtype not in info.dtypes or (gradients and not (info.supports_autograd and dtype in info.backward_dtypes)):
             continue
         torch.manual_seed(1)
         inputs = info.reference_inputs if mode == "reference" else info.sample_inputs
         samples = inputs("cpu", dtype, requires_grad=gradients)
         for i, sample in zip(range(most), samples, strict=False):
             try:
-                bad = run_sample(ours, call, info, sample, dtype, gradients)
+                bad = run_refusals(ours, info, sample, call) if mode == "refusals" else run_sample(
+                    ours, call, info, sample, dtype, gradients)
             except Unsupported:
                 continue
             except Exception as e:
@@ -395,7 +443,7 @@ def print_all(wanted, run, how):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mode", default="forward", choices=("forward", "reference", "grad", "errors"))
+    parser.add_argument("--mode", default="forward", choices=("forward", "reference", "grad", "errors", "refusals"))
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--names", default="")
     parser.add_argument("--most", type=int, default=MAX_SAMPLES, help="samples of a variant")

@@ -44,7 +44,8 @@ def test_layers(tt, name, args, shape):
     ("Muon", {}), ("Muon", {"adjust_lr_fn": "match_rms_adamw", "nesterov": False, "weight_decay": 0.0})])
 def test_optimizers(tt, name, options):
     rng = np.random.default_rng(1)
-    start = [rng.normal(size=s).astype(np.float32) for s in [(6, 4), (3, 5), *([(4,)] if name == "Adafactor" else [])]]
+    shapes = [(6, 4), (3, 5), (17, 33), *([(4,)] if name == "Adafactor" else [])]
+    start = [rng.normal(size=s).astype(np.float32) for s in shapes]
     steps = [[rng.normal(size=p.shape).astype(np.float32) for p in start] for _ in range(6)]
     found = []
     for m in (tt, torch):
@@ -55,8 +56,8 @@ def test_optimizers(tt, name, options):
                 p.grad = m.tensor(g)
             optimizer.step()
         found.append([p.detach().numpy() for p in parameters])
-    for ours, theirs in zip(*found):  # Muon computes in bfloat16
-        np.testing.assert_allclose(ours, theirs, 1e-5, 1e-3 if name == "Muon" else 1e-6)
+    for ours, theirs in zip(*found):  # Muon rounds products to bfloat16, rarely in the other direction
+        np.testing.assert_allclose(ours, theirs, 1e-5, 2e-5 if name == "Muon" else 1e-6)
     with pytest.raises(ValueError):
         getattr(tt.optim, name)([tt.nn.Parameter(tt.ones(2, 2))], weight_decay=-1.0)
 

@@ -85,12 +85,6 @@ Status infer_shift(InferContext& c) {
 
 Var zeros_like(VjpContext& c, std::size_t i) { return zeros(c.builder(), c.operand_layout(i)); }
 
-void give_zeros(VjpContext& c) {
-  for (std::size_t i = 0; i < 2; ++i) {
-    if (c.needs(i)) c.give(i, zeros_like(c, i));
-  }
-}
-
 void add_vjp(VjpContext& c) {
   const Var g = c.gradient();
   const double alpha = c.attributes().real(0);
@@ -112,7 +106,12 @@ void mul_vjp(VjpContext& c) {
 }
 
 void div_vjp(VjpContext& c) {
-  if (rounding_of(c.attributes()) != Rounding::kNone) return give_zeros(c);
+  if (rounding_of(c.attributes()) != Rounding::kNone) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      if (c.needs(i)) c.give(i, zeros_like(c, i));
+    }
+    return;
+  }
   const Var g = c.gradient(), b = c.operand(1);
   if (c.needs(0)) c.give(0, g / conj(b));
   if (c.needs(1)) c.give(1, -(g * conj((c.operand(0) / b) / b)));
@@ -224,6 +223,16 @@ void copysign_vjp(VjpContext& c) {
 const std::vector<Save> kOther = {{0, bit(1)}, {1, bit(0)}};
 const std::vector<Save> kDivision = {{0, bit(1)}, {1}};
 
+OpDef floor_divide() {
+  OpDef def = refusing(plain("floor_divide(Operand x, Operand other) -> Tensor",
+                             "x / other rounded down. A backward through it raises an error; "
+                             "through div with rounding_mode 'floor' it gives zeros. Integer "
+                             "division by zero is an error.",
+                             infer_no_bool));
+  def.revision = 2;
+  return def;
+}
+
 std::vector<OpDef> arithmetic() {
   return {
       row("add(Operand x, Operand other, float alpha=1.0) -> Tensor", "x + alpha * other.",
@@ -235,9 +244,7 @@ std::vector<OpDef> arithmetic() {
           "x / other, a float; with rounding_mode 'floor' or 'trunc' rounded, in the operands' "
           "dtype. Integer division by zero is an error.",
           infer_div, div_vjp, kDivision),
-      row("floor_divide(Operand x, Operand other) -> Tensor",
-          "x / other rounded down. Integer division by zero is an error.", infer_no_bool,
-          give_zeros),
+      floor_divide(),
       row("remainder(Operand x, Operand other) -> Tensor",
           "x - floor(x / other) * other, with the sign of other (Python's %). An integer zero as "
           "other is an error.",

@@ -345,9 +345,13 @@ std::vector<OpDef> two_arguments() {
       row("nextafter(Tensor x, Tensor other) -> Tensor",
           "The next value of the dtype after x, towards other.", infer_floating,
           [](VjpContext& c) {
-            c.give(0, c.gradient());
+            if (c.needs(0)) {
+              const Var equal = binary("eq", c.operand(0), c.operand(1));
+              c.give(0, where(equal, Var(0.0), c.gradient()));
+            }
             if (c.needs(1)) c.give(1, zeros(c.builder(), c.operand_layout(1)));
-          }),
+          },
+          {{0, bit(0)}, {1, bit(0)}}),
       refusing(plain("heaviside(Tensor x, Tensor values) -> Tensor",
                      "0 where x < 0, values where x is 0, 1 where x > 0.", infer_same_dtypes)),
       plain("gcd(Tensor x, Tensor other) -> Tensor", "The greatest common divisor, not negative.",

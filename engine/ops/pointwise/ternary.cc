@@ -21,6 +21,7 @@ Status refuse_condition(InferContext& c, std::size_t i) {
 Status infer_where(InferContext& c) {
   if (c.dtype(0) != DType::kBool) return refuse_condition(c, 0);
   const DType dtype = result_type(c.operands.subspan(1), c.default_dtype);
+  for (const std::size_t i : {1, 2}) TT_RETURN_IF_ERROR(check_number(c, i, dtype));
   return infer_elementwise(c, dtype, dtype, /*condition=*/true);
 }
 

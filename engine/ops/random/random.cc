@@ -66,13 +66,9 @@ Status check_range(InferContext& c, std::int64_t low, std::int64_t high, DType d
   std::int64_t least = core::range_of(dtype).least;
   auto most = static_cast<std::int64_t>(
       std::min(core::range_of(dtype).most, static_cast<std::uint64_t>(INT64_MAX)));
-  if (core::is_floating(dtype)) {
-    const int bits = dtype == DType::kF64   ? 53
-                     : dtype == DType::kF32 ? 24
-                     : dtype == DType::kF16 ? 11
-                                            : 8;
-    most = std::int64_t{1} << bits;
-    least = -most;
+  if (core::is_floating(dtype)) {  // integers that are not exact in the dtype are rounded to it
+    most = dtype == DType::kF16 ? 65504 : INT64_MAX;
+    least = dtype == DType::kF16 ? -most : INT64_MIN;
   }
   if (low < least || high - 1 > most) {
     return c.fail("[" + std::to_string(low) + ", " + std::to_string(high) + ") does not fit " +
@@ -103,6 +99,9 @@ Status infer_randperm(InferContext& c) {
   c.add_result(dtype, Dims{n});
   return {};
 }
+
+// A tensor that random numbers overwrite has no gradient from its new contents.
+void no_gradient(VjpContext& c) { c.give(0, zeros(c.builder(), c.operand_layout(0))); }
 
 Status infer_bernoulli(InferContext& c) {
   TT_RETURN_IF_ERROR(c.only_floating(c.dtype(0)));
@@ -187,35 +186,39 @@ std::vector<OpDef> random_ops() {
                     "Tensor",
        .doc = "Uniform random numbers in [low, high) in the layout of self.",
        .infer = infer_uniform,
-       .not_differentiable = kRandom,
+       .vjp = no_gradient,
        .inplace = Inplace::kElementwise,
-       .random = true},
+       .random = true,
+       .revision = 2},
       {.signature = "normal(Tensor self, float mean=0, float std=1, int seed=0, int ordinal=0) -> "
                     "Tensor",
        .doc = "Normally distributed random numbers in the layout of self.",
        .infer = infer_normal,
-       .not_differentiable = kRandom,
+       .vjp = no_gradient,
        .inplace = Inplace::kElementwise,
-       .random = true},
+       .random = true,
+       .revision = 2},
       {.signature = "random_from(Tensor self, int low, int high, int seed=0, int ordinal=0) -> "
                     "Tensor",
        .doc = "Uniform random integers in [low, high) in the dtype and layout of self.",
        .infer = infer_random_from,
-       .not_differentiable = kRandom,
+       .vjp = no_gradient,
        .inplace = Inplace::kElementwise,
-       .random = true},
+       .random = true,
+       .revision = 2},
       {.signature = "bernoulli(Tensor p, int seed=0, int ordinal=0) -> Tensor",
        .doc = "1 with probability p, else 0, for each element of p.",
        .infer = infer_bernoulli,
-       .vjp = [](VjpContext& c) { c.give(0, zeros(c.builder(), c.operand_layout(0))); },
+       .vjp = no_gradient,
        .inplace = Inplace::kElementwise,
        .random = true},
       {.signature = "bernoulli_p(Tensor self, float p=0.5, int seed=0, int ordinal=0) -> Tensor",
        .doc = "1 with probability p, else 0, in the dtype and layout of self.",
        .infer = infer_bernoulli_p,
-       .not_differentiable = kRandom,
+       .vjp = no_gradient,
        .inplace = Inplace::kElementwise,
-       .random = true},
+       .random = true,
+       .revision = 2},
       {.signature =
            "dropout(Tensor x, float p=0.5, int seed=0, int ordinal=0) -> (Tensor y, Tensor "
            "mask)",

@@ -6,6 +6,7 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
+from .. import _core
 from .._core import Tensor, ops
 from .common import function_only
 
@@ -170,17 +171,23 @@ def _volume(labels: list[Label], sizes: dict[Label, int]) -> int:
 
 
 def _summed(x: Tensor, labels: list[Label], kept: Sequence[Label]) -> Term:
-    """Sums x over the labels that are not in `kept`."""
+    """Sums x over the labels that are not in `kept`; integers in int64, as in sum()."""
     gone = [d for d, label in enumerate(labels) if label not in kept]
     if not gone:
         return x, labels
-    return (ops["sum"](x, gone, False, x.dtype), [label for label in labels if label in kept])
+    return ops["sum"](x, gone), [label for label in labels if label in kept]
+
+
+def _not_broadcast(x: Tensor, labels: list[Label], sizes: dict[Label, int]) -> list[Label]:
+    return [label for size, label in zip(x._shape, labels, strict=True) if size == sizes[label]]
 
 
 def _pair(a: Term, b: Term, out: list[Label], sizes: dict[Label, int]) -> Term:
     """The product of two terms, summed over the labels that both have and `out` does not have."""
-    x, x_labels = _summed(*a, [*out, *b[1]])
+    x, x_labels = _summed(*a, [*out, *_not_broadcast(*b, sizes)])
     y, y_labels = _summed(*b, [*out, *x_labels])
+    if a[0].dtype == b[0].dtype:  # a sum of one of them made it int64
+        x, y = x.to(_core.promote(x.dtype, y.dtype)), y.to(_core.promote(x.dtype, y.dtype))
     both = [label for label in x_labels if label in y_labels]
     batch = [label for label in both if label in out]
     inner = [label for label in both if label not in out]

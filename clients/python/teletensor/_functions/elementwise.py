@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _core
 from .._core import Tensor, ops
-from .typeinfo import result_type
+from .typeinfo import result_type, type_name
 
 __all__ = ["div", "isclose", "log_softmax", "nan_to_num", "positive", "sinc", "softmax"]
 
@@ -49,26 +49,20 @@ def log_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
 
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     """input / other; rounding_mode "floor" or "trunc" rounds the quotient."""
-    if rounding_mode is None:
-        return ops["div"](input, other)
-    if rounding_mode == "floor":
-        return ops["floor_divide"](input, other)
-    if rounding_mode != "trunc":
+    if rounding_mode not in (None, "trunc", "floor"):
         raise RuntimeError("div expected rounding_mode to be one of None, 'trunc', or 'floor' but "
                            f"found '{rounding_mode}'")
-    if isinstance(input, Tensor) and not input.dtype.is_floating_point and (
-            not isinstance(other, float) and not (
-                isinstance(other, Tensor) and other.dtype.is_floating_point)):
-        whole = ops["sub"](input, ops["fmod"](input, other))
-        return ops["floor_divide"](whole, other)
-    return ops["trunc"](ops["div"](input, other))
+    if rounding_mode == "trunc" and isinstance(other, Tensor) and other.numel() != 1 and (
+            result_type(input, other) in (_core.float16, _core.bfloat16)):
+        return ops["trunc"](ops["div"](input, other))  # the quotient is rounded to 16 bits first
+    return ops["div"](input, other, rounding_mode)
 
 
 def _integers_close(input: Tensor, other: Tensor, rtol: float, atol: float) -> Tensor:
     """isclose for integers: the difference is computed exactly, as uint64, for all integer dtypes; the
     bound is float64."""
     bound = ops["abs"](other.to(_core.float64)) * rtol + atol
-    if _core.uint64 not in (input.dtype, other.dtype):
+    if input.dtype != _core.uint64:
         input, other = input.to(_core.int64), other.to(_core.int64)
     distance = (ops["maximum"](input, other).to(_core.uint64)
                 - ops["minimum"](input, other).to(_core.uint64))
@@ -78,19 +72,14 @@ def _integers_close(input: Tensor, other: Tensor, rtol: float, atol: float) -> T
 
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08,
             equal_nan: bool = False) -> Tensor:
-    """|input - other| <= atol + rtol * |other|, elementwise."""
+    """|input - other| <= atol + rtol * |other|, elementwise. RuntimeError if the dtypes differ."""
+    if input.dtype != other.dtype:
+        raise RuntimeError(f"{type_name(input.dtype)} did not match {type_name(other.dtype)}")
     for name, value in (("rtol", rtol), ("atol", atol)):
-        if value < 0:
+        if not value >= 0:
             raise RuntimeError(f"{name} must be greater than or equal to zero, but got {value}")
-    inexact = [x.dtype.is_floating_point or x.dtype.is_complex for x in (input, other)]
-    if not any(inexact):
-        if input.dtype == other.dtype or _core.uint64 not in (input.dtype, other.dtype):
-            return _integers_close(input, other, rtol, atol)
-        input, other = input.to(_core.float64), other.to(_core.float64)
-    elif not inexact[0] and input.dtype == _core.bool:
-        input = input.to(_core.uint8)  # a difference is not defined for bool
-    elif not inexact[1]:
-        other = other.to(result_type(input, other) if other.dim() > 0 else _core.float64)
+    if not (input.dtype.is_floating_point or input.dtype.is_complex):
+        return _integers_close(input, other, rtol, atol)
     near = ops["le"](ops["abs"](input - other), ops["abs"](other) * rtol + atol)
     near = ops["logical_or"](near, ops["eq"](input, other))
     near = ops["logical_and"](near, ops["logical_or"](

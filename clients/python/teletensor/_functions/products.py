@@ -8,6 +8,7 @@ from typing import Any
 from .. import _core
 from .._core import Tensor, ops
 from .stores import stored
+from .typeinfo import result_type
 
 __all__ = [
     "addbmm", "addbmm_", "addmm", "addmv", "addmv_", "addr", "addr_", "baddbmm", "baddbmm_", "ger", "inner",
@@ -32,7 +33,10 @@ def _sum(input: Tensor, first: Tensor, second: Tensor, beta: Any, alpha: Any,
 
 
 def _plus(input: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
-    """beta * input + alpha * product; input is ignored if beta is 0."""
+    """beta * input + alpha * product; input is ignored if beta is 0. Factors of integers lose their
+    fractions."""
+    if not _inexact(product) and not _inexact(input):
+        beta, alpha = (int(v) if isinstance(v, float) else v for v in (beta, alpha))
     scaled = product if alpha == 1 else product * alpha
     if beta == 0:
         shape = scaled._shape
@@ -43,6 +47,10 @@ def _plus(input: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
         raise RuntimeError(f"input of shape {list(input._shape)} does not broadcast to "
                            f"{list(scaled._shape)}")
     return total
+
+
+def _inexact(x: Tensor) -> bool:
+    return x.dtype.is_floating_point or x.dtype.is_complex
 
 
 def _products(x: Tensor, y: Tensor, tf32: bool | None) -> Tensor:
@@ -56,7 +64,7 @@ def _rank(name: str, x: Tensor, rank: int) -> None:
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * input + alpha * mat1 @ mat2."""
-    if isinstance(beta, complex) or isinstance(alpha, complex):
+    if isinstance(beta, complex) or isinstance(alpha, complex) or not _inexact(input):
         return _plus(input, ops["mm"](mat1, mat2), beta, alpha)
     return ops["addmm"](input, mat1, mat2, beta, alpha)
 
@@ -83,8 +91,20 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any 
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta * input + alpha * the outer product of vec1 and vec2."""
-    return _sum(input, vec1, vec2, beta, alpha, lambda x, y, _: outer(x, y))
+    """beta * input + alpha * the outer product of vec1 and vec2. The factors must be bools only for bool
+    tensors, whose sum is their logical or, and whole numbers for integers."""
+    product = result_type(vec1, vec2)
+    dtype = _core.promote(input.dtype, product)
+    for name, factor in (("beta", beta), ("alpha", alpha)):
+        if isinstance(factor, bool) and dtype != _core.bool:
+            raise RuntimeError(f"Boolean {name} only supported for Boolean results.")
+        if not (isinstance(factor, int) or dtype.is_floating_point or dtype.is_complex):
+            raise RuntimeError(f"For integral input tensors, argument {name} must not be a floating point "
+                               "number.")
+    if dtype == _core.bool:
+        beta, alpha = bool(beta), bool(alpha)
+    return _sum(input, vec1, vec2, beta, alpha,
+                lambda x, y, _: outer(x, y).to(dtype) if product == _core.bool else outer(x, y))
 
 
 def addbmm_(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:

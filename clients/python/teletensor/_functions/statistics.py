@@ -360,7 +360,7 @@ def histogram(input: Tensor, bins: Any = 100, *, range: Any = None, weight: Tens
                            "the input tensor excluding its innermost dimension")
     flat = ops["reshape"](input, (input.numel(), 1))
     hist, edges = _histogram("histogram", flat, [bins], range, weight, density)
-    return return_types.histogram(hist, edges[0])
+    return return_types.histogram(hist, tied(edges[0], refusing(ops["sum"](input), "histogram")))
 
 
 # ---------------------------------------------------------------- covariances, norms

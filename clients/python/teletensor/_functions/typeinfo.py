@@ -10,7 +10,19 @@ import numpy as np
 from .. import _core
 from .._core import Tensor
 
-__all__ = ["can_cast", "finfo", "iinfo", "promote_types", "result_type"]
+__all__ = ["TYPE_NAMES", "can_cast", "finfo", "iinfo", "promote_types", "result_type", "type_name"]
+
+# The names of dtypes in PyTorch's older type names: FloatTensor, LongTensor, ...
+TYPE_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16",
+              "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long",
+              "bool": "Bool"}
+
+
+def type_name(dtype: _core.dtype) -> str:
+    """The dtype's name in PyTorch's type names and errors: Float, Long, ComplexFloat, UInt16, ..."""
+    if dtype.is_complex:
+        return f"Complex{type_name(dtype.to_real())}"
+    return TYPE_NAMES.get(dtype.name, dtype.name.replace("uint", "UInt"))
 
 
 @dataclass(init=False, frozen=True, repr=False)

@@ -126,6 +126,9 @@ def _framing(name: str, n_fft: int, hop_length: int | None,
         raise RuntimeError(f"{name}: expected hop_length > 0, but got hop_length={hop}")
     if not 0 < win <= n_fft:
         raise RuntimeError(f"{name}: expected 0 < win_length <= n_fft, but got win_length={win}")
+    if name == "istft" and hop > win:
+        raise RuntimeError(f"istft: expected 0 < hop_length <= win_length, but got hop_length={hop} and "
+                           f"win_length={win}")
     return hop, win
 
 
@@ -186,8 +189,9 @@ def istft(input: Tensor, n_fft: int, hop_length: int | None = None, win_length: 
           return_complex: bool = False) -> Tensor:
     """The signal whose stft is nearest to `input` [(batch,) bins, frames].
 
-    Frames are weighted by the window and divided by the sum of its squares; where that sum is 0 (the
-    windows do not overlap enough) the result is NaN. `length` trims or pads the signal.
+    Frames are weighted by the window and divided by the sum of its squares. If that sum is 0 somewhere (the
+    windows do not overlap enough), reading the result raises RuntimeError. `length` trims or pads the
+    signal.
     """
     from .. import fft
 
@@ -220,7 +224,11 @@ def istft(input: Tensor, n_fft: int, hop_length: int | None = None, win_length: 
     envelope = ops["index_add"](squares.new_zeros(n), places, squares, -1)
     start = n_fft // 2 if center else 0
     end = n - (n_fft // 2 if center else 0) if length is None else min(start + length, n)
-    signal = signal.narrow(-1, start, end - start) / envelope.narrow(0, start, end - start)
+    envelope = envelope.narrow(0, start, end - start)
+    gap = ops["any"](ops["le"](ops["abs"](envelope), 1e-11))
+    envelope = ops["require"](envelope, ops["logical_not"](gap),
+                              "istft: the squares of the windows sum to 0 somewhere")
+    signal = signal.narrow(-1, start, end - start) / envelope
     if length is not None and length > end - start:
         signal = ops["cat"]([signal, signal.new_zeros(batch, length - (end - start))], -1)
     return signal.squeeze(0) if input.dim() == 2 else signal

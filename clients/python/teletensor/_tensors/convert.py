@@ -128,7 +128,9 @@ def _array(data: Any, dtype: _core.dtype | None
     """Returns the array, whether its elements are Python numbers (Python floats get the default dtype), and
     the dtype to which its other elements promote."""
     if isinstance(data, (np.ndarray, np.generic)):
-        return np.asarray(data), False, None
+        array = np.asarray(data)
+        _check_strides(array)
+        return array, False, None
     if isinstance(data, (list, tuple)):
         array, common = _array_of_lists(data, dtype)
         return array, True, common
@@ -137,6 +139,19 @@ def _array(data: Any, dtype: _core.dtype | None
     if isinstance(data, int) and not isinstance(data, bool) and not -(2**63) <= data < 2**64:
         return _wide(data, dtype, False), True, None
     return np.array(data), True, None
+
+
+def _check_strides(array: np.ndarray[Any, Any]) -> None:
+    """Refuses the arrays whose strides no tensor of PyTorch can have, so that programs stay portable."""
+    if not array.size:
+        return
+    if any(stride < 0 for stride in array.strides):
+        raise ValueError("At least one stride in the given numpy array is negative, and tensors with "
+                         "negative strides are not currently supported. (You can probably work around "
+                         "this by making a copy of your array with array.copy().)")
+    if any(stride % array.itemsize for stride in array.strides):
+        raise ValueError("given numpy array strides not a multiple of the element byte size. Copy the "
+                         "numpy array to reallocate the memory.")
 
 
 def _python_numbers(array: np.ndarray[Any, Any], dtype: _core.dtype | None

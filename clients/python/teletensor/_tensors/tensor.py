@@ -14,6 +14,7 @@ from .._calls.checked import checked
 from .._core import Tensor, ops
 from .._functions.common import batched_as, wrap_dim
 from .._functions.complex import hermitian, set_imag, set_real
+from .._functions.typeinfo import type_name
 from .._names.aliases import ALIASES
 from .._sessions.session import owner_of
 from . import convert as _convert, follow as _follow, indexing as _indexing
@@ -143,12 +144,6 @@ def _cuda(self: Tensor, device: int | str | _core.device | None = None,
     return _to(self, place)
 
 
-# The names of dtypes in PyTorch's older type names: FloatTensor, LongTensor, ...
-TYPE_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16",
-              "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long",
-              "bool": "Bool"}
-
-
 def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     """Returns the tensor cast to `dtype` (or to its name, such as "torch.FloatTensor"); without a dtype,
     returns the name."""
@@ -156,7 +151,7 @@ def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
 
     if dtype is None:
         place = _core.text_prefix() + ("" if self.is_cpu else f".{self.device.type}")
-        return f"{place}.{TYPE_NAMES.get(self.dtype.name, self.dtype.name.title())}Tensor"
+        return f"{place}.{type_name(self.dtype)}Tensor"
     if isinstance(dtype, _core.dtype) or dtype in (bool, int, float, complex):
         return _to(self, dtype)
     kind = tensor_type(dtype)

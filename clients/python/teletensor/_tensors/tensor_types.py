@@ -7,9 +7,9 @@ from typing import Any
 from .. import _core
 from .._core import Tensor
 from .._functions.arrays.creation import empty
+from .._functions.typeinfo import TYPE_NAMES, type_name
 from .convert import tensor
 from .size import Size
-from .tensor import TYPE_NAMES
 
 __all__ = [
     "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor",
@@ -67,7 +67,7 @@ def tensor_type(given: Any) -> Any:
     """The tensor type for a type, for `Tensor`, or for a name: "torch.FloatTensor",
     "torch.cuda.HalfTensor". ValueError for another name."""
     if given is Tensor:
-        given = f"{TYPE_NAMES[_core.default_dtype().name]}Tensor"
+        given = f"{type_name(_core.default_dtype())}Tensor"
     if isinstance(given, _TensorType):
         return given
     place, _, name = str(given).rpartition(".")

@@ -29,7 +29,7 @@ def _inputs(inputs: Any, create_graph: bool, function: str) -> tuple[bool, tuple
     with enable_grad():
         return is_tuple, tuple(
             x.view_as(x) if create_graph and x.requires_grad
-            else x.detach().requires_grad_(x.dtype.is_floating_point) for x in listed)
+            else x.detach().requires_grad_() for x in listed)
 
 
 def _vector(v: Any, like: tuple[Tensor, ...], function: str, what: str) -> tuple[Tensor, ...]:

@@ -61,16 +61,23 @@ def _inexact(x: Tensor) -> bool:
     return x.dtype.is_floating_point or x.dtype.is_complex
 
 
+def _check_inexact(role: str, given: list[Tensor]) -> None:
+    for each in given:
+        if not _inexact(each):
+            raise ValueError(f"Expected {role} to be floating point or complex, but got: {each.dtype}")
+
+
 class _Taped:
     """A call of a function in which fresh variables replace the arguments to be differentiated."""
 
     def __init__(self, inputs: Any, what: str) -> None:
         self.mode = _core.grad_mode()
         self.leaves, self.spec = _tensors(inputs, what)
+        if not all(map(_inexact, self.leaves)):
+            raise RuntimeError("only Tensors of floating point dtype can require gradients")
         self.nested = self.mode and any(t.requires_grad for t in self.leaves)
         with enable_grad():
-            self.variables = [_core.variable(t) if _inexact(t) else t
-                              for t in self.leaves]
+            self.variables = [_core.variable(t) for t in self.leaves]
 
     def inputs(self) -> Any:
         return unflatten(self.variables, self.spec)
@@ -79,8 +86,7 @@ class _Taped:
         """Returns whether an enclosing computation differentiates through this one."""
         return self.mode and (
             self.nested or any(t is not None and t.requires_grad for t in seeds)
-            or _core.depends_elsewhere(
-                outputs, [v for v in self.variables if _inexact(v)]))
+            or _core.depends_elsewhere(outputs, self.variables))
 
     def gradients(self, outputs: list[Tensor], seeds: list[Any], keep: bool,
                   create: bool | None = None) -> list[Tensor]:
@@ -88,22 +94,16 @@ class _Taped:
         roots = [(o, s) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
         if not roots:
             return [_zeros(t) for t in self.leaves]
-        wanted = [v for v in self.variables if _inexact(v)]
         if create is None:
             create = self.recorded([o for o, _ in roots], [s for _, s in roots])
-        found = iter(tape_grad([o for o, _ in roots], wanted, [s for _, s in roots],
-                               retain_graph=keep or create, create_graph=create,
-                               allow_unused=True))
-        out = []
-        for variable, leaf in zip(self.variables, self.leaves, strict=True):
-            g = next(found) if _inexact(variable) else None
-            out.append(_zeros(leaf) if g is None else g)
-        return out
+        found = tape_grad([o for o, _ in roots], self.variables, [s for _, s in roots],
+                          retain_graph=keep or create, create_graph=create, allow_unused=True)
+        return [_zeros(leaf) if g is None else g for g, leaf in zip(found, self.leaves, strict=True)]
 
     def release(self, tree: Any, outputs: list[Tensor]) -> Any:
         """The results without the history that was needed only for this derivative."""
         if self.mode and (self.nested or (outputs and _core.depends_elsewhere(
-                outputs, [v for v in self.variables if _inexact(v)]))):
+                outputs, self.variables))):
             return tree
         return map_tree(lambda t: _core.cut(t) if isinstance(t, Tensor) else t, tree)
 
@@ -204,6 +204,8 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
     directions, other = _tensors(tangents, what)
     if spec != other:
         raise RuntimeError(f"{what}: Expected primals and tangents to have the same python structure.")
+    for role, given in (("primal", points), ("tangent", directions)):
+        _check_inexact(role, given)
     for p, t in zip(points, directions, strict=True):
         if p.shape != t.shape:
             raise RuntimeError(f"{what}: a tangent has shape {list(t.shape)}, its primal "
@@ -228,6 +230,7 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
 def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """Returns (func(*primals), its derivative at the primals as a function of tangents); the latter does
     not run func again."""
+    _check_inexact("primal", _tensors(primals, "linearize")[0])
     result, vjp_fn = vjp(func, *primals)
     points, spec = _tensors(primals, "linearize")
     outputs, out_spec = _tensors(result, "linearize")
@@ -309,6 +312,7 @@ def jacfwd(func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         selected = _select(args, argnums)
         points, in_spec = _tensors(selected, "jacfwd")
+        _check_inexact("primal", points)
         spec: list[Any] = [None]
         extra: list[Any] = [None]
 

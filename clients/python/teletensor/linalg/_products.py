@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._core import Tensor, ops
+from .._functions.typeinfo import type_name
 from ._common import floating, is_complex, square
 from ._decompositions import svdvals
 from ._solvers import inv_ex
@@ -114,6 +115,10 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
 
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """The sum of conj(x) * y along dim."""
+    for each in (x, y):
+        if not (each.is_floating_point() or is_complex(each)):
+            raise NotImplementedError("linalg.vecdot: Expected a floating point or complex tensor as "
+                                      f"input. Got {type_name(each.dtype)}")
     return ((ops["conj"](x) if is_complex(x) else x) * y).sum(dim)
 
 

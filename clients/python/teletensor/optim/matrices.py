@@ -151,7 +151,8 @@ class Muon(Optimizer):
 
 
 def _orthogonal(g: Tensor, group: dict[str, Any]) -> Tensor:
-    """An approximation of the orthogonal matrix closest to g, computed in bfloat16."""
+    """An approximation of the orthogonal matrix closest to g, computed in bfloat16. Each `addmm` rounds
+    once."""
     a, b, c = group["ns_coefficients"]
     x = g.to(tt.bfloat16)
     turned = g.shape[0] > g.shape[1]
@@ -160,5 +161,5 @@ def _orthogonal(g: Tensor, group: dict[str, Any]) -> Tensor:
     x = x / x.norm().clamp(min=group["eps"])
     for _ in range(group["ns_steps"]):
         gram = x @ x.t()
-        x = a * x + (b * gram + c * (gram @ gram)) @ x
+        x = tt.addmm(x, tt.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return (x.t() if turned else x).to(g.dtype)

@@ -28,8 +28,14 @@ Status refuse_zero(const KernelCall& call) {
                        core::to_string(call.out[0].geometry->shape));
 }
 
-template <class F>
-Status integer_division(KernelCall& call) {
+bool is_scalar(const TensorArg& arg) {
+  return arg.kind != TensorArg::Kind::kTensor || arg.geometry->rank() == 0;
+}
+
+// With kExactDivisor, a number or 0-d tensor that divides a tensor of 16-bit floats is not rounded
+// first. The dividend always is.
+template <class F, bool kExactDivisor>
+Status rounded_division(KernelCall& call) {
   if (!core::is_floating(common_dtype(call.in, call.out[0])) && call.out[0].geometry->numel() > 0) {
     if (call.loop != nullptr) {
       TT_RETURN_IF_ERROR(call.loop->add_check(call.in[1]));
@@ -37,13 +43,15 @@ Status integer_division(KernelCall& call) {
       return refuse_zero(call);
     }
   }
-  return run_functor(call, call.in, F());
+  const bool exact = kExactDivisor && call.in[0].kind == TensorArg::Kind::kTensor &&
+                     is_scalar(call.in[1]) && core::is_floating(common_dtype(call.in, call.out[0]));
+  return run_functor(call, call.in, F(), exact);
 }
 
 Status div(KernelCall& call) {
   if (!call.attributes.has(0)) return arithmetic<s::Div>(call);
-  if (call.attributes.text(0) == "floor") return integer_division<s::FloorDivide>(call);
-  return integer_division<s::DivTrunc>(call);
+  if (call.attributes.text(0) == "floor") return rounded_division<s::FloorDivide, true>(call);
+  return rounded_division<s::DivTrunc, true>(call);
 }
 
 // Exponents that have a cheaper form; only for floats.
@@ -80,9 +88,9 @@ void add_binary_kernels(KernelTable& table) {
   table.add("sub", add<s::Sub, -1>, LoopRole::kElement);
   table.add("mul", arithmetic<s::Mul>, LoopRole::kElement);
   table.add("div", div, LoopRole::kElement);
-  table.add("floor_divide", integer_division<s::FloorDivide>, LoopRole::kElement);
-  table.add("remainder", integer_division<s::Remainder>, LoopRole::kElement);
-  table.add("fmod", integer_division<s::Fmod>, LoopRole::kElement);
+  table.add("floor_divide", rounded_division<s::FloorDivide, true>, LoopRole::kElement);
+  table.add("remainder", rounded_division<s::Remainder, false>, LoopRole::kElement);
+  table.add("fmod", rounded_division<s::Fmod, false>, LoopRole::kElement);
   table.add("pow", pow, LoopRole::kElement);
   add_functors(table,
                List<s::Maximum, s::Minimum, s::Fmax, s::Fmin, s::Atan2, s::Hypot, s::Copysign>());

@@ -11,6 +11,7 @@ from ..._tensors.convert import resolve_device, tensor
 from ..._tensors.memory_format import in_format, made_like
 from ..._tensors.pending import later, numbers_of
 from ..common import batched_as, factory, function_only, made, options, quick, sizes_of
+from ..typeinfo import finfo, iinfo
 
 __all__ = [
     "arange", "empty", "empty_like", "empty_permuted", "empty_strided", "eye", "fill_", "full", "full_like",
@@ -113,6 +114,22 @@ def _whole(dtype: Any, *numbers: Any) -> tuple[Any, ...]:
     return tuple(int(v) if isinstance(v, float) else v for v in numbers)
 
 
+def _ends(dtype: Any, steps: int, start: Any, end: Any) -> tuple[Any, ...]:
+    """The ends of `steps` numbers as the dtype has them: integers have no fractions, and negative ones wrap
+    in unsigned dtypes. RuntimeError for a finite end that is used and out of the dtype's range."""
+    if dtype.is_complex or dtype == _core.bool:
+        return start, end
+    if dtype.is_floating_point:
+        low, high = finfo(dtype).min, finfo(dtype).max
+    else:
+        low, high = iinfo(dtype).min, iinfo(dtype).max
+    for v in (start, end)[:max(steps, 0)]:
+        least = -high if low == 0 and isinstance(v, int) else low
+        if math.isfinite(v) and not least <= (v if dtype.is_floating_point else int(v)) <= high:
+            raise RuntimeError(f"value {v} cannot be converted to type {dtype.name} without overflow")
+    return tuple(v % (high + 1) if low == 0 and v < 0 else v for v in _whole(dtype, start, end))
+
+
 @factory
 def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None,
            requires_grad: bool = False) -> Tensor:
@@ -121,6 +138,8 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, dev
         start, end = 0, start
     start, end, step = _number(start), _number(end), _number(step)
     device = resolve_device(device)
+    if dtype == _core.bool:
+        raise NotImplementedError("arange is not implemented for bool")
     if dtype is None and any(isinstance(v, float) for v in (start, end, step)):
         dtype = _core.default_dtype()
     first, last, by = _whole(dtype, start, end, step)
@@ -146,7 +165,7 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any
         dtype = _core.default_dtype().to_complex()
     dtype, device = options(dtype, device)
     if not dtype.is_complex:
-        start, end = _whole(dtype, start, end)
+        start, end = _ends(dtype, steps, start, end)
         return made(ops["linspace"](start, end, steps, dtype, device), requires_grad)
     parts = [ops["linspace"](*each, steps, dtype.to_real(), device)
              for each in zip(*((v.real, v.imag) for v in ends), strict=True)]
@@ -158,8 +177,13 @@ def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any
              device: Any = None, requires_grad: bool = False) -> Tensor:
     """base to the power of `steps` evenly spaced numbers from start to end."""
     dtype, device = options(dtype, device)
-    start, end, base = _whole(dtype, _number(start), _number(end), _number(base))
-    out = ops["pow"](base, ops["linspace"](start, end, steps, _core.float64, device))
+    if dtype == _core.bool:
+        raise NotImplementedError("logspace is not implemented for bool")
+    start, end = _ends(dtype, steps, _number(start), _number(end))
+    (base,) = _whole(dtype, _number(base))
+    # A negative number has powers with fractions only as a complex number.
+    radix = complex(base) if dtype.is_complex and base < 0 else base
+    out = ops["pow"](radix, ops["linspace"](start, end, steps, _core.float64, device))
     return made(out if dtype == _core.float64 else ops["cast"](out, dtype), requires_grad)
 
 

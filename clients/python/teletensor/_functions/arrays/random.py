@@ -4,6 +4,7 @@ of the process is used."""
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 from ... import _core
@@ -11,7 +12,7 @@ from ..._core import Tensor, ops
 from ..._tensors.convert import resolve_device
 from ..._tensors.generator import Generator, draw
 from ..._tensors.memory_format import made_like
-from ..common import factory, function_only, made, options, sizes_of
+from ..common import factory, function_only, made, options, sizes_of, tied
 
 __all__ = [
     "bernoulli", "binomial", "dropout", "multinomial", "normal", "poisson", "rand", "rand_like",
@@ -48,6 +49,21 @@ def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, dev
     return made(_drawn("randn", sizes_of(size), dtype, device, generator), requires_grad)
 
 
+# The largest range of consecutive integers that each floating-point dtype represents exactly.
+WHOLE = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24, "float64": 2**53, "bool": 2}
+
+
+def _warn_of_rounding(low: int, high: int, dtype: Any, stacklevel: int = 4) -> None:
+    """Warns if the dtype rounds some of the integers in [low, high). The caller's caller is a `factory`,
+    unless another stacklevel is given."""
+    most = WHOLE[dtype.name] if dtype.is_floating_point else 0
+    for name, value in (("from", low), ("to - 1", high - 1)):
+        if most and not -most <= value <= most:
+            warnings.warn(f"{name} is out of bounds [-{most}, {most}]: {dtype.name} represents only the "
+                          "integers in this range exactly, so the distribution is not uniform",
+                          stacklevel=stacklevel)
+
+
 @factory
 def randint(low: int = 0, high: Any = None, size: Any = None, *, generator: Generator | None = None,
             dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -56,8 +72,10 @@ def randint(low: int = 0, high: Any = None, size: Any = None, *, generator: Gene
         low, high, size = 0, low, high
     elif high is None:
         low, high = 0, low
-    return made(draw("randint", low, high, sizes_of((size,)), dtype or _core.int64,
-                     resolve_device(device), generator=generator), requires_grad)
+    dtype = dtype or _core.int64
+    _warn_of_rounding(low, high, dtype)
+    return made(draw("randint", low, high, sizes_of((size,)), dtype, resolve_device(device),
+                     generator=generator), requires_grad)
 
 
 @factory
@@ -93,7 +111,9 @@ def randint_like(input: Tensor, low: Any = None, high: Any = None, *, generator:
     if high is None:
         low, high = 0, low
     dtype, device = dtype or input.dtype, device or input.device
-    return made(made_like(input, lambda size: draw("randint", int(low or 0), int(high), size, dtype, device,
+    low, high = int(low or 0), int(high)
+    _warn_of_rounding(low, high, dtype)
+    return made(made_like(input, lambda size: draw("randint", low, high, size, dtype, device,
                                                    generator=generator), memory_format), requires_grad)
 
 
@@ -102,8 +122,8 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Gene
            dtype: Any = None, device: Any = None,
            requires_grad: bool = False) -> Tensor:
     """Normal random numbers; mean and std may be tensors whose shapes broadcast. For complex results, a
-    number as mean is the mean of both parts."""
-    if isinstance(std, (int, float)) and std < 0:
+    number as mean is the mean of both parts. Their derivatives are zero."""
+    if isinstance(std, (int, float)) and not std >= 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
     if isinstance(std, Tensor):
         positive = ops["all"](ops["ge"](std, 0))
@@ -116,7 +136,14 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Gene
         drawn = randn(sizes_of((size,)), generator=generator, dtype=dtype, device=device)
         if drawn.dtype.is_complex:
             mean = complex(mean, mean)  # normal_ adds the mean to both parts
-    result: Tensor = drawn * std + mean
+    parameters = [x for x in (mean, std) if isinstance(x, Tensor)]
+    if parameters:
+        with _core.GradScope(False):
+            result = drawn * std + mean
+        for each in parameters:
+            result = tied(result, each)
+    else:
+        result = drawn * std + mean
     return made(result, requires_grad)
 
 
@@ -162,11 +189,6 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
 
 # ---------------------------------------------------------------- methods that fill
 
-# The largest range of consecutive integers that each floating-point dtype represents exactly, for
-# random_().
-WHOLE = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24, "float64": 2**53, "bool": 2}
-
-
 def _open_uniform(x: Tensor, generator: Generator | None) -> Any:
     """Uniform random numbers in (0, 1] with x's shape, in a floating-point dtype that converts to x's."""
     wide = x.dtype if x.dtype == _core.float64 else _core.float32
@@ -204,6 +226,7 @@ def random_(self: Tensor, from_: int | None = None, to: Any = ..., *,
         else:
             to = 2 ** (8 * self.element_size() - (0 if self.dtype.name.startswith("u") else 1))
             to = min(to, 2**63 - 1)
+    _warn_of_rounding(from_, to, self.dtype, stacklevel=3)
     return draw("random_from_", self, from_, to, generator=generator)
 
 

@@ -328,7 +328,8 @@ def gaussian_nll_loss(
 ) -> Tensor:
     """0.5 (log(v) + (input - target)^2 / v) with v = max(var, eps); with `full`, 0.5 log(2 pi) is added.
     var broadcasts to input. The gradient with respect to v is passed to var even where it is clamped, so
-    that a variance below eps can grow again."""
+    that a variance below eps can grow again. A negative variance is a ValueError if var is a number, else a
+    RuntimeError when the result is read."""
     if not isinstance(var, Tensor):
         if var < 0:
             raise ValueError("var has negative entry/entries")
@@ -343,6 +344,7 @@ def gaussian_nll_loss(
                 f"gaussian_nll_loss: var of shape {list(var.shape)} is of incorrect size for input "
                 f"of shape {list(input.shape)}"
             )
+    var = _ops.require(var, ~(var < 0).any(), "var has negative entry/entries")
     v = tt.where(var < eps, var - var.detach() + eps, var)
     loss = (tt.log(v) + (input - target) ** 2 / v) * 0.5
     if full:

@@ -197,7 +197,7 @@ def interpolate(
         if not same:
             x = _ops.resample(x, d + 2, wanted[d], kind, align, antialias, scales[d])
             if image:
-                x = x.round().clamp(0, 255)
+                x = (x + 0.5).floor().clamp(0, 255)
     if x is input:
         return input.clone()
     return x.to(input.dtype) if narrow or image else x
