@@ -35,10 +35,11 @@ void Cut::hold(Number announced) {
   current().hold.start(std::move(vote));
 }
 
-void Cut::rest(bool useless) {
+void Cut::rest() {
+  const Generation& now = current();
   at_rest_ = true;
-  repeats_ = useless;
-  if (useless) drains = false;
+  repeats_ = now.rest.result().announced > *number_ && !now.hold.result().interrupted;
+  if (repeats_) drains = false;
 }
 
 void Cut::go_on() {

@@ -25,6 +25,8 @@
 
 namespace teletensor::collective {
 
+// Owns the generation that is not over, with its votes and the number at which it cuts. The steps
+// hold, know, rest and go_on follow one another in each generation.
 class Cut {
  public:
   struct Generation {
@@ -33,6 +35,7 @@ class Cut {
 
   Cut(const Spread& spread, Number generation, Number number);
 
+  // The number of cuts so far. Two places that rest in the same cut have the same generation.
   Number generation() const { return generation_; }
   Generation& current() { return generations_[generation_]; }
   // The generation before the current one; nullptr in the first one. A place that restarted in it
@@ -52,13 +55,22 @@ class Cut {
   }
   // The place has started the generation itself, and not after a vote of another place.
   bool leads() const { return leads_; }
+  // Returns true if the last cut was of no use, because ranks of a place that is about to stop need
+  // further deposits of other places' ranks before their own deposits are finished.
   bool repeats() const { return repeats_; }
+  // Whether this place may vote for the release. A place that only follows another place stays at
+  // rest with it, so that it may stop as well while the leading place is away.
+  bool may_release(const Spread& spread) {
+    if (keeps_at_rest()) return false;
+    return spread.levels.size() != 1 || leads() || current().release.heard();
+  }
 
   // The steps of a generation, in this order.
   void hold(Number announced);
   void know(Number number) { number_ = number; }
-  // `useless`: ends the drain.
-  void rest(bool useless);
+  // If a place that drains still has open deposits, all places end their drains, so that its ranks
+  // get what they wait for.
+  void rest();
   void go_on();
 
   // The reasons why this place keeps the group at rest: it drains, it was interrupted, or both.

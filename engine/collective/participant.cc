@@ -15,48 +15,41 @@ void shorten(Call& call, Failed& failed) {
   failed.text = program::shortened(std::move(failed.text), kMaxReason);
 }
 
+// The code of a timeout, which is the one that clients expect for a missing rank.
+constexpr core::Code kRankLost = core::Code::kDeadlineExceeded;
+
 }  // namespace
 
 Participant::Participant(const Group& group, Place place, std::string name, const Limits& limits,
                          Image image)
-    : group_(group),
-      place_(place),
-      name_(std::move(name)),
-      limits_(limits),
-      spread_(group, place),
-      neighbours_(group.neighbours(place)),
-      out_(group.places()),
-      point_to_point_(group, place, limits_, out_, std::move(image.point_to_point)),
-      cut_(spread_, image.generation, image.number) {
-  announced_ = out_.done = everywhere_ = retired_ = image.number;
-  for (Place other = 0; other < group.places(); ++other) out_.hear(other, image.number);
-  ending_ = std::move(image.ending);
+    : neighbours_(group.neighbours(place)),
+      context_{group, place, std::move(name), limits, Spread(group, place), Outbox(group.places()),
+               {}},
+      point_to_point_(group, place, context_.limits, context_.out, std::move(image.point_to_point)),
+      cut_(context_.spread, image.generation, image.number),
+      collectives_(context_, cut_, image.number),
+      end_(std::move(image.ending)) {
+  Outbox& out = context_.out;
+  out.done = image.number;
+  for (Place other = 0; other < group.places(); ++other) out.hear(other, image.number);
   if (image.generation == 0) return;
   point_to_point_.hold(true);
   // Peers may not have received these messages before this daemon stopped.
-  if (ending_) {
-    for (const Place neighbour : neighbours_) tell_end(neighbour);
+  if (end_.ending()) {
+    for (const Place neighbour : neighbours_) out.send(neighbour, end_.message());
     point_to_point_.expect_leaving();
   }
-  send_votes(Purpose::kRest, image.generation, cut_.current().rest);
+  context_.send_votes(Purpose::kRest, image.generation, cut_.current().rest);
 }
 
-Participant::Slot& Participant::slot(Number number) {
-  Slot& slot = slots_[number];
-  slot.deposits.resize(group_.ranks_of(place_).size());
-  return slot;
-}
-
-bool Participant::deposited(const Slot& slot) const {
-  return std::all_of(slot.deposits.begin(), slot.deposits.end(),
-                     [](const auto& d) { return d.has_value(); });
-}
+// ---------------------------------------------------------------- deposits
 
 core::Status Participant::check(Rank rank, const Call& call) const {
   const auto bad = [&](const std::string& why) {
     return core::invalid(describe(call) + ": " + why);
   };
-  if (!group_.has(rank) || group_.place_of(rank) != place_) return bad("the rank is not here");
+  if (!context_.group.has(rank) || context_.group.place_of(rank) != context_.place)
+    return bad("the rank is not here");
   const bool point_to_point = call.op == Op::kSend || call.op == Op::kRecv;
   const std::int64_t maximum =
       kMaxBytes / static_cast<std::int64_t>(core::size_of(accumulator_of(call.dtype)));
@@ -65,19 +58,21 @@ core::Status Participant::check(Rank rank, const Call& call) const {
   if (point_to_point) {
     if (call.peer == rank) return bad("a rank cannot send to itself");
     if (call.op == Op::kRecv && call.peer == kNoRank) return {};
-    return group_.has(call.peer) ? core::Status() : bad("the other rank is not in the group");
+    return context_.group.has(call.peer) ? core::Status()
+                                         : bad("the other rank is not in the group");
   }
-  if (!group_.has(call.root) && call.op != Op::kAllReduce && call.op != Op::kBarrier &&
+  if (!context_.group.has(call.root) && call.op != Op::kAllReduce && call.op != Op::kBarrier &&
       call.counts.empty() && call.op != Op::kAllToAll) {
     return bad("the root is not in the group");
   }
   const bool counted = call.op == Op::kAllGather || call.op == Op::kReduceScatter;
-  if (counted && call.counts.size() != group_.ranks()) return bad("sizes must be one per rank");
+  if (counted && call.counts.size() != context_.group.ranks())
+    return bad("sizes must be one per rank");
   if (!counted && !call.counts.empty()) {
     return bad("sizes are allowed only for all_gather and reduce_scatter");
   }
   for (const auto* sizes : {&call.counts, &call.sends, &call.receives}) {
-    if (sizes != &call.counts && !sizes->empty() && sizes->size() != group_.ranks()) {
+    if (sizes != &call.counts && !sizes->empty() && sizes->size() != context_.group.ranks()) {
       return bad("sizes must be one per rank");
     }
     std::int64_t sum = 0;
@@ -85,7 +80,8 @@ core::Status Participant::check(Rank rank, const Call& call) const {
       const std::int64_t size = (*sizes)[r];
       if (size < 0) return bad("a negative number of elements");
       if (size > maximum - sum) return bad("more than 2^48 bytes");
-      if (size > 0 && !group_.has(r)) return bad("elements for a rank that is not in the group");
+      if (size > 0 && !context_.group.has(r))
+        return bad("elements for a rank that is not in the group");
       sum += size;
     }
   }
@@ -95,26 +91,25 @@ core::Status Participant::check(Rank rank, const Call& call) const {
 core::Status Participant::deposit(Rank rank, Number number, Call call, Failed failed) {
   if (core::Status status = check(rank, call); !status.ok()) return status;
   if (call.op == Op::kSend || call.op == Op::kRecv) return core::invalid("no collective");
-  const std::vector<Rank>& ranks = group_.ranks_of(place_);
+  const std::vector<Rank>& ranks = context_.ranks();
   const std::size_t at =
       static_cast<std::size_t>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
-  const auto known = slots_.find(number);
-  if (number <= announced_ || (known != slots_.end() && known->second.deposits[at])) {
-    return {core::Code::kAlreadyExists, "group \"" + name_ + "\" #" + std::to_string(number) +
-                                            ": " + rank_text(rank) +
-                                            " has already deposited this number"};
+  const Collective* const known = collectives_.find(number);
+  if (number <= collectives_.announced() || (known != nullptr && known->has_deposit(at))) {
+    return {core::Code::kAlreadyExists,
+            context_.title(number) + rank_text(rank) + " has already deposited this number"};
   }
   shorten(call, failed);
-  if (const core::Status* const over = end_of(number)) {
+  if (const core::Status* const over = end_.reason(number)) {
     Action action;
     action.kind = Action::Kind::kComplete;
     action.number = number;
     action.rank = rank;
     action.status = *over;
-    out_.push(std::move(action));
+    context_.out.push(std::move(action));
     return {};
   }
-  slot(number).deposits[at] = {std::move(call), std::move(failed)};
+  collectives_.at(number).deposit(at, std::move(call), std::move(failed));
   advance();
   return {};
 }
@@ -125,257 +120,225 @@ core::Status Participant::deposit_point_to_point(Rank rank, std::uint64_t token,
   if (call.op != Op::kSend && call.op != Op::kRecv) return core::invalid("no send, no receive");
   shorten(call, failed);
   point_to_point_.deposit(rank, token, std::move(call), std::move(failed));
-  if (ending_ && ending_->final()) point_to_point_.end(ending_->status);
+  if (end_.final()) point_to_point_.end(end_.ending()->status);
   return {};
-}
-
-bool Participant::may_announce(Number number, const Slot& slot) const {
-  if (!deposited(slot) || !cut_.allows(number) || number > out_.done + limits_.ahead) return false;
-  const bool barrier = slot.deposits.front()->call.op == Op::kBarrier;
-  return !barrier || out_.done + 1 == number;
 }
 
 // Takes all steps that an event has made possible, until no further step is possible.
 void Participant::advance() {
-  for (bool more = true; more && !ended_;) {
-    more = false;
-    const auto next = slots_.find(announced_ + 1);
-    if (next != slots_.end() && may_announce(next->first, next->second)) {
-      announce(next->first, next->second);
-      more = true;
-    }
-    for (auto at = slots_.upper_bound(out_.done); at != slots_.end() && at->first <= announced_;
-         ++at) {
-      const bool went_on = progress(at->first, at->second);
-      if (ended_) return;  // no collective is left
-      more = went_on || more;
-    }
-    while (true) {
-      const auto first = slots_.find(out_.done + 1);
-      if (first == slots_.end() || !first->second.finished) break;
-      ++out_.done;
-      more = true;
-    }
+  if (end_.ended()) return;
+  if (const core::Status status = collectives_.advance(); !status.ok()) {
+    return end(0, status.code(), status.message());
   }
-  if (ended_) return;
-  if (ending_ && ending_->final() && out_.done >= ending_->last) return finish_end();
-  retire();
-  tell_progress();
+  if (end_.final() && context_.out.done >= end_.ending()->last) return finish_end();
+  collectives_.retire();
+  collectives_.tell_progress();
   advance_cut();
   advance_leaving();
 }
 
-void Participant::send_votes(Purpose purpose, Number number, Fold& fold) {
-  for (const int level : fold.advance(spread_)) {
-    for (const Place to : spread_.levels[static_cast<std::size_t>(level)].to) {
-      send_vote(to, purpose, number, level, fold);
-    }
-  }
-}
-
-void Participant::send_vote(Place to, Purpose purpose, Number number, int level, const Fold& fold) {
-  Message message;
-  message.kind = Kind::kVote;
-  message.purpose = purpose;
-  message.level = static_cast<std::uint8_t>(level);
-  message.number = number;
-  message.vote = fold.at(level);
-  out_.send(to, std::move(message));
-}
-
-void Participant::announce(Number number, Slot& slot) {
-  announced_ = number;
-  Vote sum;
-  const std::vector<Rank>& ranks = group_.ranks_of(place_);
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    Vote vote;
-    vote.lowest = ranks[i];
-    vote.fingerprint = fingerprint(slot.deposits[i]->call);
-    vote.balance = balance(slot.deposits[i]->call, ranks[i]);
-    if (slot.deposits[i]->failed.code != core::Code::kOk) vote.failed = ranks[i];
-    vote.done = out_.done;
-    sum = i == 0 ? vote : merge(sum, vote);
-  }
-  const bool good = sum.equal && sum.failed == kNoRank;
-  slot.announce.start(std::move(sum));
-  send_votes(Purpose::kAnnounce, number, slot.announce);
-  if (good && slot.deposits.front()->call.op != Op::kBarrier) make_exchange(number, slot);
-}
-
-void Participant::make_exchange(Number number, Slot& slot) {
-  std::vector<Call> calls;
-  for (const auto& deposit : slot.deposits) calls.push_back(deposit->call);
-  slot.exchange.emplace(group_, place_, number, std::move(calls), limits_, out_);
-  slot.exchange->announce();
-}
-
-// Returns true if the collective has made a step.
-bool Participant::progress(Number number, Slot& slot) {
-  if (slot.finished) return false;
-  if (!slot.decided) {
-    send_votes(Purpose::kAnnounce, number, slot.announce);
-    if (!slot.announce.complete(spread_) || !decide(number, slot)) return false;
-  }
-  const Vote& vote = slot.announce.result();
-  if (!vote.good()) {
-    if (!slot.explain.started()) start_explaining(slot);
-    send_votes(Purpose::kExplain, number, slot.explain);
-    if (!slot.explain.complete(spread_)) return false;
-    const Vote& why = slot.explain.result();
-    const bool desync = !vote.equal || vote.balance != 0;
-    fail(number, slot,
-         {desync ? core::Code::kInvalidArgument
-          : why.code == core::Code::kOk
-              ? core::Code::kInternal  // a vote for a failure without a code
-              : why.code,
-          explanation(number, why)});
-    return true;
-  }
-  if (!slot.exchange) {  // a barrier: all earlier collectives have finished everywhere
-    everywhere_ = std::max(everywhere_, number);
-    complete(number, slot, {});
-    return slot.finished = true;
-  }
-  Exchange& exchange = *slot.exchange;
-  if (!exchange.started() && (exchange.small() || number <= out_.done + limits_.active)) {
-    exchange.start();
-  }
-  if (!slot.complete && exchange.complete()) complete(number, slot, {});
-  if (!exchange.finished()) return false;
-  exchange.release();
-  slot.exchange.reset();
-  return slot.finished = true;
-}
-
-// Returns false if the epoch ends because early data does not fit the call.
-bool Participant::decide(Number number, Slot& slot) {
-  slot.decided = true;
-  everywhere_ = std::max(everywhere_, slot.announce.result().done);
-  if (!slot.announce.result().good() && slot.exchange) {
-    slot.exchange->release();  // a place sends no data after its texts
-    slot.exchange.reset();
-  }
-  if (!slot.announce.result().good()) return true;
-  while (!slot.early.empty()) {  // a barrier has no exchange, so no data fits it
-    const Early early = slot.early.back();
-    if (slot.exchange && slot.exchange->receive(early.from, early.message, early.at).ok()) {
-      slot.early.pop_back();
-      continue;
-    }
-    end(0, core::Code::kInternal,
-        "group \"" + name_ + "\" #" + std::to_string(number) + ": the daemon of " +
-            rank_text(group_.ranks_of(early.from).front()) +
-            " sent data that does not match its call");
-    return false;
-  }
-  return true;
-}
-
-void Participant::start_explaining(Slot& slot) {
-  const bool desync = !slot.announce.result().equal || slot.announce.result().balance != 0;
-  const std::vector<Rank>& ranks = group_.ranks_of(place_);
-  Vote sum;
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const Deposit& deposit = *slot.deposits[i];
-    Vote vote;
-    vote.lowest = ranks[i];
-    if (desync) {
-      // If only the sizes between pairs of ranks disagree, each rank's call is listed separately.
-      const std::uint64_t print =
-          slot.announce.result().equal ? ranks[i] : fingerprint(deposit.call);
-      vote.claims = {{ranks[i], print, 1, describe(deposit.call)}};
-    } else if (ranks[i] == slot.announce.result().failed) {
-      vote.failed = ranks[i];
-      vote.code = deposit.failed.code;
-      vote.failure = deposit.failed.text;
-      vote.claims = {{ranks[i], 0, 1, describe(deposit.call)}};
-    }
-    sum = i == 0 ? vote : merge(sum, vote);
-  }
-  sum.equal = true;
-  slot.explain.start(std::move(sum));
-}
-
-// Returns the error message, for example `group "default" #1843: rank 0 is in all_reduce(sum,
-// float32[1024]) at train.py:41, rank 1 in ...`.
-std::string Participant::explanation(Number number, const Vote& vote) const {
-  std::string text = "group \"" + name_ + "\" #" + std::to_string(number) + ": ";
-  if (vote.claims.empty()) return text + "the call failed, and the peers' votes give no reason";
-  if (vote.failed != kNoRank) {
-    return text + rank_text(vote.failed) + " in " + vote.claims.front().text + ": " + vote.failure;
-  }
-  for (const Claim& claim : vote.claims) {
-    const bool first = &claim == vote.claims.data();
-    text += (first ? "" : ", ") + rank_text(claim.rank) + (first ? " is in " : " in ") + claim.text;
-  }
-  const std::uint32_t like = vote.claims.front().ranks;
-  if (like > 1) {
-    text += " (" + std::to_string(like) + " ranks as " + rank_text(vote.claims.front().rank) + ")";
-  }
-  return text;
-}
-
-void Participant::fail(Number number, Slot& slot, const core::Status& status) {
-  drop_early(slot);
-  complete(number, slot, status);
-  slot.finished = true;
-}
-
-void Participant::drop_early(Slot& slot) {
-  for (const Early& early : slot.early) out_.free(early.at.buffer);
-  slot.early.clear();
-}
-
-void Participant::complete(Number number, Slot& slot, const core::Status& status) {
-  slot.complete = true;
-  const std::vector<Rank>& ranks = group_.ranks_of(place_);
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (!slot.deposits[i]) continue;
-    Action action;
-    action.kind = Action::Kind::kComplete;
-    action.number = number;
-    action.rank = ranks[i];
-    action.status = status;
-    out_.push(std::move(action));
-  }
-}
-
-// Retires the collectives that have finished at all places. Their `done` arrived with the votes of
-// a later collective. A barrier is announced when all earlier collectives have finished, so it
-// retires them.
-void Participant::retire() {
-  if (group_.places() == 1) everywhere_ = out_.done;
-  while (retired_ < std::min(everywhere_, out_.done)) {
-    Action action;
-    action.kind = Action::Kind::kRetire;
-    action.number = ++retired_;
-    slots_.erase(retired_);
-    out_.push(std::move(action));
-  }
-}
-
-// Tells the places with partial sums for this one that the turn of a collective has come.
-void Participant::tell_progress() {
-  for (Number number = out_.done + 1; number <= out_.done + limits_.active; ++number) {
-    const auto found = slots_.find(number);
-    if (found == slots_.end() || !found->second.exchange) continue;
-    const Exchange& exchange = *found->second.exchange;
-    if (!exchange.started()) continue;
-    for (const Place giver : exchange.givers()) {
-      if (out_.told(giver) + limits_.active < number) out_.send(giver, Message());
-    }
-  }
-}
-
 void Participant::reduced(std::uint64_t job) {
-  if (ended_ || point_to_point_.reduced(job)) {
-    advance();
-    return;
+  if (!end_.ended() && !point_to_point_.reduced(job)) collectives_.reduced(job);
+  advance();
+}
+
+// ---------------------------------------------------------------- messages of peers
+
+core::Result<Slice> Participant::expect(Place from, const Message& message) {
+  if (end_.over(message)) return violation("data after the end of the epoch");
+  collectives_.discard(from);
+  if (message.kind == Kind::kData) return point_to_point_.expect(from, message);
+  return collectives_.expect(from, message);
+}
+
+core::Status Participant::receive_vote(Place from, const Message& message) {
+  if (message.purpose == Purpose::kAnnounce || message.purpose == Purpose::kExplain) {
+    if (!collectives_.acceptable(message.number)) {
+      return violation("a vote on a collective that has ended");
+    }
+    return collectives_.at(message.number).receive_vote(from, message);
   }
-  for (auto at = slots_.upper_bound(out_.done); at != slots_.end(); ++at) {
-    if (at->second.exchange && at->second.exchange->reduced(job)) break;
+  if (message.purpose == Purpose::kLeave) {
+    // A restarted place sends its vote again, and this place may have received it earlier.
+    if (message.level == 0) end_.add_left(from);
+    (void)end_.leaving().receive(context_.spread, message.level, from, message.vote);
+    return {};
+  }
+  if (message.purpose < Purpose::kHold || message.purpose > Purpose::kLower) {
+    return violation("a vote of an unknown purpose");
+  }
+  if (message.number > cut_.generation() + 1) return violation("a cut that is not the next one");
+  if (message.vote.announced > collectives_.announced() + context_.limits.ahead) {
+    return violation("a cut at a number that cannot be announced yet");
+  }
+  Cut::Generation* generation = cut_.find(message.number);
+  // A restarted place sends its votes again, and this place may have received them earlier.
+  if (generation == nullptr) return {};
+  if (message.purpose == Purpose::kLower && message.vote.done < context_.out.done) {
+    return violation("a cut before a collective that has finished");
+  }
+  Fold& fold = message.purpose == Purpose::kHold    ? generation->hold
+               : message.purpose == Purpose::kLower ? generation->lower
+               : message.purpose == Purpose::kRest  ? generation->rest
+                                                    : generation->release;
+  (void)fold.receive(context_.spread, message.level, from, message.vote);
+  return {};
+}
+
+// Checks conditions for messages of all kinds.
+core::Status Participant::check(const Message& message) const {
+  if (message.done > collectives_.announced()) {
+    return violation("that it has finished a collective that is not announced");
+  }
+  const Vote& vote = message.vote;
+  if (vote.code < core::Code::kOk || vote.code > core::Code::kDataLoss) {
+    return violation("an unknown code");
+  }
+  const std::size_t claims = message.kind == Kind::kState ? kStateClaims : Vote::kClaims;
+  if (vote.claims.size() > claims) return violation("the calls of too many ranks");
+  std::size_t longest = vote.failure.size();
+  for (const Claim& claim : vote.claims) longest = std::max(longest, claim.text.size());
+  return longest > kMaxText ? violation("a text that is too long") : core::Status();
+}
+
+core::Status Participant::receive(Place from, const Message& message, const Slice& at) {
+  if (end_.ended()) return {};
+  if (core::Status status = check(message); !status.ok()) return status;
+  if (context_.out.hear(from, message.done)) collectives_.pump();
+  if (end_.over(message)) {
+    advance();
+    return {};
+  }
+  const core::Status status = receive_about(from, message, at);
+  if (status.ok()) advance();
+  return status;
+}
+
+core::Status Participant::receive_about(Place from, const Message& message, const Slice& at) {
+  Collective* const known = collectives_.find(message.number);
+  switch (message.kind) {
+    case Kind::kVote:
+      return receive_vote(from, message);
+    case Kind::kPartial:
+    case Kind::kFinal:
+      return collectives_.receive(from, message, at);
+    case Kind::kCredit:
+      if (known == nullptr || known->exchange() == nullptr) {
+        return violation("a credit for a transfer that does not exist");
+      }
+      return known->exchange()->receive(from, message, {});
+    case Kind::kProgress:
+      return {};
+    case Kind::kEnd:
+      if (message.vote.code == core::Code::kOk) return violation("an end without an error");
+      if (message.number > collectives_.announced() + context_.limits.ahead) {
+        return violation("an end at a number that cannot be announced yet");
+      }
+      if (message.from != kNoRank && !context_.group.has(message.from)) {
+        return violation("an unknown rank");
+      }
+      end(message.number, message.vote.code, message.vote.failure, message.from, from);
+      return {};
+    case Kind::kQuery:
+      if (!collectives_.acceptable(message.number)) return {};
+      return collectives_.at(message.number).receive_query(from);
+    case Kind::kState:
+      for (const Claim& claim : message.vote.claims) {
+        if (!context_.group.has(claim.rank)) return violation("an unknown rank");
+      }
+      if (known != nullptr) known->receive_state(message);
+      return {};
+    default:
+      return point_to_point_.receive(from, message);
+  }
+}
+
+// ---------------------------------------------------------------- deadlines and the end
+
+void Participant::patience_passed(Number number) {
+  Collective* const found = collectives_.find(number);
+  if (end_.ended() || found == nullptr || found->complete()) return;
+  found->ask();
+}
+
+void Participant::deadline_passed(Number number) {
+  const Collective* const found = collectives_.find(number);
+  if (end_.ended() || !cut_.allows(number) || found == nullptr || found->complete()) return;
+  end(0, core::Code::kDeadlineExceeded, found->timeout());
+}
+
+void Participant::deadline_passed_point_to_point(std::uint64_t token) {
+  if (end_.ended() || cut_.holding()) return;
+  const std::string waiting = point_to_point_.waiting(token);
+  if (waiting.empty()) return;
+  end(0, core::Code::kDeadlineExceeded, "group \"" + context_.name + "\": timeout in " + waiting);
+}
+
+std::string Participant::text_about(Rank rank, const std::string& text) const {
+  return "group \"" + context_.name + "\": " + rank_text(rank) + " " +
+         program::shortened(text, kMaxReason);
+}
+
+void Participant::lost(Rank rank, const std::string& text, Number last) {
+  end(last, kRankLost, text_about(rank, text));
+}
+
+void Participant::lost_place(Place place, const std::string& text) {
+  // With several levels, other places may not know that the place has left, and would wait for its
+  // votes.
+  if (!end_.has_left(place) || context_.group.levels() > 1) {
+    return lost(context_.group.ranks_of(place).front(), text);
+  }
+  if (end_.ended()) return;
+  for (const Rank rank : context_.group.ranks_of(place)) {
+    point_to_point_.forsaken(rank, {kRankLost, text_about(rank, "has left the group")});
   }
   advance();
+}
+
+void Participant::leave(Rank rank, Number last, const std::string& text) {
+  if (end_.ended() || has_left(rank)) return;
+  if (point_to_point_.owes(rank)) return lost(rank, text, last);
+  point_to_point_.leave(rank, {kRankLost, text_about(rank, text)});
+  end(last, kRankLost, text_about(rank, text), rank);
+  if (!end_.ended()) advance();
+}
+
+// Ends collectives after `last`; at once if it is 0. Places inform the places with which they
+// exchange votes.
+void Participant::end(Number last, core::Code code, const std::string& text, Rank left,
+                      std::optional<Place> teller) {
+  if (!end_.add({last, core::Status(code, program::shortened(text, kMaxText)), left})) return;
+  const Ending& ending = *end_.ending();
+  for (const Place neighbour : neighbours_) {
+    if (neighbour != teller) context_.out.send(neighbour, end_.message());
+  }
+  collectives_.end(ending.last, ending.status);
+  if (!ending.final()) return point_to_point_.expect_leaving();
+  point_to_point_.end(ending.status);
+  if (context_.out.done >= ending.last) finish_end();
+}
+
+// Ends the epoch when all ranks of all places have left.
+void Participant::advance_leaving() {
+  if (!end_.ending() || end_.ended()) return;
+  const std::vector<Rank>& ranks = context_.ranks();
+  Fold& leaving = end_.leaving();
+  if (!leaving.started() && context_.out.done >= end_.ending()->last &&
+      std::all_of(ranks.begin(), ranks.end(), [&](Rank rank) { return has_left(rank); })) {
+    leaving.start({});
+  }
+  context_.send_votes(Purpose::kLeave, 0, leaving);
+  if (leaving.complete(context_.spread)) finish_end();
+}
+
+void Participant::finish_end() {
+  collectives_.clear();
+  end_.finish();
+  Action action;
+  action.kind = Action::Kind::kEnded;
+  action.status = end_.ending()->status;
+  context_.out.push(std::move(action));
 }
 
 }  // namespace teletensor::collective

@@ -6,14 +6,14 @@
 namespace teletensor::collective {
 
 void Participant::drain() {
-  if (ended_) return;
+  if (end_.ended()) return;
   cut_.drains = true;
   if (cut_.rests()) tell_rest(false);
   advance();
 }
 
 bool Participant::come_to_rest(bool still, bool open) {
-  if (ended_) return false;
+  if (end_.ended()) return false;
   cut_.until_still = true;
   if (open) {
     cut_.lowers = true;
@@ -22,7 +22,7 @@ bool Participant::come_to_rest(bool still, bool open) {
   }
   if (!cut_.drains) {
     // Where other places drain, the vote of this one says whether it is still.
-    if (still || (held() && !cut_.at_rest())) drain();
+    if (still || (cut_.holding() && !cut_.at_rest())) drain();
     return false;
   }
   if (cut_.rests() && still) return true;
@@ -32,13 +32,13 @@ bool Participant::come_to_rest(bool still, bool open) {
 
 void Participant::end_drain() {
   cut_.drains = cut_.lowers = false;
-  if (!ended_) advance();
+  if (!end_.ended()) advance();
 }
 
 // A generation that has begun cannot become an interrupt, because other places may already be at
 // rest in it without having dropped their deposits.
 void Participant::interrupt() {
-  if (ended_) return;
+  if (end_.ended()) return;
   cut_.interrupt_next = true;
   advance();
 }
@@ -49,48 +49,48 @@ void Participant::end_interrupt() {
   } else {
     cut_.interrupt_next = false;
   }
-  if (!ended_) advance();
+  if (!end_.ended()) advance();
 }
 
 void Participant::advance_cut() {
   Cut::Generation& now = cut_.current();
   // A place that has released this generation may begin another one when this one is over.
   if (!cut_.holding() && (cut_.keeps_at_rest() || cut_.interrupt_next || now.hold.heard())) {
-    cut_.hold(announced_);
+    cut_.hold(collectives_.announced());
   }
   if (!cut_.holding()) return;
-  send_votes(Purpose::kHold, cut_.generation(), now.hold);
-  if (!now.hold.complete(spread_)) return;
+  context_.send_votes(Purpose::kHold, cut_.generation(), now.hold);
+  if (!now.hold.complete(context_.spread)) return;
   if (!cut_.number()) {
-    cut_.know(now.hold.result().announced);
-    Action action;
-    action.kind = Action::Kind::kRunTo;
-    action.number = *cut_.number();
-    out_.push(std::move(action));
+    know_cut(now.hold.result().announced);
     return advance();
   }
   if (!lower_cut()) return;
   // Transfers run until this point, because a rank may need them to reach the cut.
-  if (!now.rest.started() && out_.done >= last_before_cut()) point_to_point_.hold(true);
-  if (!now.rest.started() && out_.done >= last_before_cut() && point_to_point_.at_rest()) {
+  if (!now.rest.started() && context_.out.done >= last_before_cut()) point_to_point_.hold(true);
+  if (!now.rest.started() && context_.out.done >= last_before_cut() && point_to_point_.at_rest()) {
     Vote vote;
     const bool waits = cut_.until_still && !cut_.lowers && !now.lower.started();
     if (cut_.drains && waits && has_open_deposits()) vote.announced = *cut_.number() + 1;
-    announced_ = std::min(announced_, *cut_.number());
-    for (auto at = slots_.upper_bound(announced_); at != slots_.end(); ++at) at->second.withdraw();
+    collectives_.withdraw(*cut_.number());
     now.rest.start(std::move(vote));
   }
-  send_votes(Purpose::kRest, cut_.generation(), now.rest);
-  if (!now.rest.complete(spread_)) return;
-  if (!cut_.at_rest()) reach_rest();
-  if (may_release() && !now.release.started()) now.release.start({});
-  send_votes(Purpose::kRelease, cut_.generation(), now.release);
-  if (!now.release.complete(spread_)) return;
+  context_.send_votes(Purpose::kRest, cut_.generation(), now.rest);
+  if (!now.rest.complete(context_.spread)) return;
+  if (!cut_.at_rest()) {
+    cut_.rest();
+    const bool interrupted = now.hold.result().interrupted;
+    collectives_.rest(*cut_.number(), interrupted);
+    tell_rest(interrupted);
+  }
+  if (cut_.may_release(context_.spread) && !now.release.started()) now.release.start({});
+  context_.send_votes(Purpose::kRelease, cut_.generation(), now.release);
+  if (!now.release.complete(context_.spread)) return;
   cut_.go_on();
   point_to_point_.hold(false);
   Action action;
   action.kind = Action::Kind::kGoOn;
-  out_.push(std::move(action));
+  context_.out.push(std::move(action));
   advance();
 }
 
@@ -98,80 +98,41 @@ void Participant::advance_cut() {
 // knows the votes of all places.
 bool Participant::lower_cut() {
   Cut::Generation& now = cut_.current();
-  if (now.rest.complete(spread_)) return true;
+  if (now.rest.complete(context_.spread)) return true;
   if (!now.lower.started() && ((cut_.drains && cut_.lowers) || now.lower.heard())) {
     Vote vote;
-    vote.done = announced_;
+    vote.done = collectives_.announced();
     now.lower.start(std::move(vote));
-    cut_.know(announced_);  // it announces nothing more before the release
+    cut_.know(collectives_.announced());  // it announces nothing more before the release
   }
   if (!now.lower.started()) return true;
-  const bool known = now.lower.complete(spread_);
-  send_votes(Purpose::kLower, cut_.generation(), now.lower);
-  if (!now.lower.complete(spread_)) return now.rest.started();
+  const bool known = now.lower.complete(context_.spread);
+  context_.send_votes(Purpose::kLower, cut_.generation(), now.lower);
+  if (!now.lower.complete(context_.spread)) return now.rest.started();
   if (known || now.rest.started()) return true;
-  cut_.know(std::max(now.lower.result().done, out_.done));
-  Action action;
-  action.kind = Action::Kind::kRunTo;
-  action.number = *cut_.number();
-  out_.push(std::move(action));
+  know_cut(std::max(now.lower.result().done, context_.out.done));
   return true;
 }
 
-void Participant::Slot::withdraw() {
-  if (exchange) exchange->release();
-  exchange.reset();
-}
-
-// If a place that drains still has open deposits, all places end their drains, so that its ranks
-// get what they wait for.
-void Participant::reach_rest() {
-  const Cut::Generation& now = cut_.current();
-  const bool useless = now.rest.result().announced > *cut_.number();
-  cut_.rest(useless && !now.hold.result().interrupted);
-  everywhere_ = *cut_.number();
-  retire();
-  // All announcements of collectives after the cut are forgotten; after an interrupt, their
-  // deposits are dropped as well.
-  const bool interrupted = cut_.current().hold.result().interrupted;
-  if (interrupted) {
-    for (auto& [number, slot] : slots_) {
-      drop_early(slot);
-      complete(number, slot, {core::Code::kCancelled, "interrupted"});
-    }
-    slots_.clear();
-  }
-  for (auto& [number, slot] : slots_) {
-    drop_early(slot);
-    slot.announce = Fold();
-  }
-  tell_rest(interrupted);
-}
-
-// A place that only follows another place stays at rest with it, so that it may stop as well while
-// the leading place is away.
-bool Participant::may_release() {
-  if (cut_.keeps_at_rest()) return false;
-  return spread_.levels.size() != 1 || cut_.leads() || cut_.current().release.heard();
+void Participant::know_cut(Number number) {
+  cut_.know(number);
+  Action action;
+  action.kind = Action::Kind::kRunTo;
+  action.number = number;
+  context_.out.push(std::move(action));
 }
 
 bool Participant::has_open_deposits() const {
-  for (auto at = slots_.upper_bound(out_.done); at != slots_.end(); ++at) {
-    const auto& deposits = at->second.deposits;
-    if (std::any_of(deposits.begin(), deposits.end(),
-                    [](const auto& d) { return d.has_value(); })) {
-      return true;
-    }
-  }
-  const std::vector<Rank>& ranks = group_.ranks_of(place_);
-  return std::any_of(ranks.begin(), ranks.end(),
+  const std::vector<Rank>& ranks = context_.ranks();
+  return collectives_.has_open_deposits() ||
+         std::any_of(ranks.begin(), ranks.end(),
                      [&](Rank rank) { return point_to_point_.owes(rank); });
 }
 
 // The last collective that runs before the group comes to rest. An announced collective may fail
 // because a rank has left before it.
 Number Participant::last_before_cut() const {
-  return ending_ ? std::min(*cut_.number(), ending_->last) : *cut_.number();
+  return end_.ending() ? std::min(*cut_.number(), end_.ending()->last) : *cut_.number();
 }
 
 void Participant::tell_rest(bool interrupted) {
@@ -179,38 +140,34 @@ void Participant::tell_rest(bool interrupted) {
   action.kind = Action::Kind::kAtRest;
   action.number = last_before_cut();
   action.interrupted = interrupted;
-  out_.push(std::move(action));
+  context_.out.push(std::move(action));
 }
 
 void Participant::held_too_long() {
-  if (ended_ || !held()) return;
+  if (end_.ended() || !cut_.holding()) return;
   const Cut::Generation& now = cut_.current();
-  const Fold& fold = !now.hold.complete(spread_)   ? now.hold
-                     : !now.rest.complete(spread_) ? now.rest
-                                                   : now.release;
-  std::string text = "group \"" + name_ + "\": held for too long, waits for";
-  for (const Place place : fold.missing(spread_)) {
-    text += " rank " + std::to_string(group_.ranks_of(place).front());
+  const Fold& fold = !now.hold.complete(context_.spread)   ? now.hold
+                     : !now.rest.complete(context_.spread) ? now.rest
+                                                           : now.release;
+  std::string text = "group \"" + context_.name + "\": held for too long, waits for";
+  for (const Place place : fold.missing(context_.spread)) {
+    text += " rank " + std::to_string(context_.group.ranks_of(place).front());
   }
   end(0, core::Code::kDeadlineExceeded, text);
 }
 
 void Participant::restarted(Place place) {
-  if (ending_) tell_end(place);
-  if (ended_) return;
+  if (end_.ending()) context_.out.send(place, end_.message());
+  if (end_.ended()) return;
   point_to_point_.restarted(place);
-  for (auto& [number, slot] : slots_) slot.queried.erase(place);
+  collectives_.restarted(place);
   const auto again = [&](Purpose purpose, Number generation, const Fold& fold) {
-    for (int level = 0; level < fold.told(); ++level) {
-      for (const Place to : spread_.levels[static_cast<std::size_t>(level)].to) {
-        if (to == place) send_vote(to, purpose, generation, level, fold);
-      }
-    }
+    context_.repeat_votes(place, purpose, generation, fold);
   };
   if (const Cut::Generation* previous = cut_.previous()) {
     again(Purpose::kRelease, cut_.generation() - 1, previous->release);
   }
-  again(Purpose::kLeave, 0, leaving_);
+  again(Purpose::kLeave, 0, end_.leaving());
   again(Purpose::kHold, cut_.generation(), cut_.current().hold);
   again(Purpose::kRest, cut_.generation(), cut_.current().rest);
   again(Purpose::kRelease, cut_.generation(), cut_.current().release);
@@ -218,8 +175,8 @@ void Participant::restarted(Place place) {
 }
 
 Participant::Image Participant::image() const {
-  if (!cut_.at_rest()) return {out_.done, 0, point_to_point_.image(), ending_};
-  return {last_before_cut(), cut_.generation(), point_to_point_.image(), ending_};
+  if (!cut_.at_rest()) return {context_.out.done, 0, point_to_point_.image(), end_.ending()};
+  return {last_before_cut(), cut_.generation(), point_to_point_.image(), end_.ending()};
 }
 
 }  // namespace teletensor::collective

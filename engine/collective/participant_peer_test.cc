@@ -28,7 +28,7 @@ TEST(Participant, RefusesKindsAndPurposesThatDoNotExist) {
 TEST(Participant, RefusesAnEndThatIsNoError) {
   Pair pair;
   EXPECT_FALSE(pair[0].receive(1, of(Kind::kEnd, 0)).ok());
-  EXPECT_FALSE(pair[0].ended());
+  EXPECT_FALSE(pair[0].epoch_end().ended());
 }
 
 // Lets both places start an all_reduce of several segments.
@@ -83,7 +83,7 @@ TEST(Participant, RefusesToHearOfWhatIsNotAnnounced) {
     vote.purpose = Purpose::kHold;
     vote.vote.announced = announced;
     EXPECT_FALSE(pair[0].receive(1, vote).ok()) << announced;
-    EXPECT_FALSE(pair[0].held());
+    EXPECT_FALSE(pair[0].cut().holding());
   }
 }
 
@@ -139,8 +139,8 @@ TEST(Participant, DataOfABarrierIsNotKept) {
   EXPECT_FALSE(pair[1].expect(0, partial).ok());
   pair.deposit(1, Call());
   pair.settle();
-  EXPECT_TRUE(pair[0].ended());
-  EXPECT_TRUE(pair[1].ended());
+  EXPECT_TRUE(pair[0].epoch_end().ended());
+  EXPECT_TRUE(pair[1].epoch_end().ended());
   EXPECT_TRUE(pair.staging.empty());
 }
 

@@ -47,7 +47,7 @@ TEST(Participant, TheEndOfAnInterruptLeavesADrainAndTheOtherWayRound) {
     Pair pair;
     pair[0].interrupt();
     pair.settle();
-    ASSERT_TRUE(pair[0].interrupts());
+    ASSERT_TRUE(pair[0].cut().interrupts);
     pair[0].drain();
     pair.settle();
     pair.cuts.clear();
@@ -71,11 +71,11 @@ TEST(Participant, AnInterruptAtRestBringsAnotherCut) {
   EXPECT_EQ(pair.cuts.size(), 2u);
   pair[0].end_interrupt();
   pair.settle();
-  EXPECT_TRUE(pair[0].interrupts());
+  EXPECT_TRUE(pair[0].cut().interrupts);
   EXPECT_EQ(pair.cuts.size(), 6u);
   pair[0].end_interrupt();
   pair.settle();
-  EXPECT_FALSE(pair[0].held());
+  EXPECT_FALSE(pair[0].cut().holding());
   // An interrupt that is cancelled before its cut has no effect.
   pair[1].drain();
   pair.settle();
@@ -83,7 +83,7 @@ TEST(Participant, AnInterruptAtRestBringsAnotherCut) {
   pair[0].end_interrupt();
   pair[1].end_drain();
   pair.settle();
-  EXPECT_FALSE(pair[0].held());
+  EXPECT_FALSE(pair[0].cut().holding());
 }
 
 TEST(Participant, RefusesASecondDepositOfANumber) {
@@ -222,7 +222,8 @@ TEST(Participant, NothingHappensAfterTheEndOfTheEpoch) {
   for (int i = 0; i < 4; ++i) pair.settle(true);
   pair[0].drain();
   for (int i = 0; i < 4; ++i) pair.settle(true);
-  ASSERT_TRUE(pair[0].held());  // it would rest now, because no transfer is in progress any more
+  ASSERT_TRUE(
+      pair[0].cut().holding());  // it would rest now, because no transfer is in progress any more
   pair[0].lost(1, "is lost");
   (void)pair[0].take();
   pair[0].reduced(99);
@@ -241,7 +242,7 @@ TEST(Participant, TheEndOfTheEpochInTheMiddleOfEvents) {
     pair.deposit(number, collective(Op::kAllReduce, 1));
   }
   pair.settle();
-  EXPECT_TRUE(pair[1].ended());
+  EXPECT_TRUE(pair[1].epoch_end().ended());
   EXPECT_EQ(pair.completed.size(), 18u);
   EXPECT_TRUE(pair.staging.empty());
 }

@@ -21,7 +21,8 @@ void World::watch(Rank rank, std::size_t index, std::uint64_t token, Time half) 
     pass_deadline(rank, step);
     if (step.state != Step::State::kDeposited) return;
     // If no cut has begun in between, nothing may be open now.
-    if (!alive(place) || !nodes_[place].participant->held()) complain("hangs past its deadline");
+    if (!alive(place) || !nodes_[place].participant->cut().holding())
+      complain("hangs past its deadline");
     watch(rank, index, token, half);
   });
 }
@@ -97,7 +98,7 @@ std::vector<std::string> World::left_over() const {
                       std::to_string(static_cast<int>(buffer.kind)) + " " +
                       std::to_string(buffer.index));
     }
-    if (!node.ended && node.participant->held()) names.push_back(name + ": its rest");
+    if (!node.ended && node.participant->cut().holding()) names.push_back(name + ": its rest");
     const std::size_t open = node.participant->open() + node.tokens.size();
     if (open > 0) names.push_back(name + ": " + std::to_string(open) + " entries of tables");
     for (const auto& [other, link] : node.links) {

@@ -109,7 +109,7 @@ void World::arrive(Place from, Place to, const Link::Frame& frame, const Bytes& 
       if (dice_.chance(5)) (void)participant.expect(from, message);
       const core::Result<Slice> expected = participant.expect(from, message);
       settle(to);
-      if (!expected.ok() && !participant.over(message))
+      if (!expected.ok() && !participant.epoch_end().over(message))
         return complain(expected.status().message());
       if (expected.ok()) {
         place = *expected;

@@ -171,7 +171,7 @@ void World::act(Place place, Action action) {
       return rest(place, action);
     case Action::Kind::kGoOn:
       node.run_to.reset();
-      if (node.draining && !node.shuts_down && !node.participant->drains()) {
+      if (node.draining && !node.shuts_down && !node.participant->cut().drains) {
         node.participant->drain();  // the last cut was of no use for another place
       }
       if (drained_again_ < plan_.drains_again && dice_.chance(40)) {
@@ -251,7 +251,7 @@ void World::rest(Place place, const Action& action) {
       }
     }
   }
-  if (node.interrupting && node.participant->interrupts()) {
+  if (node.interrupting && node.participant->cut().interrupts) {
     at(now + dice_.below(3000), [this, place, incarnation = node.incarnation] {
       Node& node = nodes_[place];
       if (!alive(place) || node.incarnation != incarnation || !node.interrupting) return;
@@ -263,7 +263,7 @@ void World::rest(Place place, const Action& action) {
   if (!node.draining) return;
   at(now + dice_.below(500), [this, place, incarnation = node.incarnation] {
     if (!alive(place) || nodes_[place].ended || nodes_[place].incarnation != incarnation) return;
-    if (nodes_[place].participant->rests()) restart(place);
+    if (nodes_[place].participant->cut().rests()) restart(place);
   });
 }
 
@@ -329,7 +329,7 @@ void World::come_to_rest(Place place, Time until) {
   if (!alive(place) || !node.shuts_down) return;
   const std::vector<Rank>& ranks = group_.ranks_of(place);
   const bool busy = std::any_of(ranks.begin(), ranks.end(), [&](Rank r) { return has_open(r); });
-  const bool over = node.ended || node.participant->ending();
+  const bool over = node.ended || node.participant->epoch_end().ending();
   const bool open = now > node.opens;
   if (!over && node.participant->come_to_rest(!busy, open)) {
     lowered += busy ? 1 : 0;
@@ -345,7 +345,7 @@ void World::come_to_rest(Place place, Time until) {
   settle(place);
   const bool stuck = now - node.moved > 3000;
   for (const Rank rank : ranks) {
-    const bool pushed = stuck && (busy || node.participant->repeats());
+    const bool pushed = stuck && (busy || node.participant->cut().repeats());
     if (pushed || wanted(rank)) deposit_next(rank);
   }
   if (stuck) node.moved = now;

@@ -106,7 +106,8 @@ void EpochState::carry_out(Action& action, Work& work, Waiters& met) {
         return;
       }
       ranks[action.rank].operations.finish_collective(action.number, action.status, met);
-      if (participant->ending() && action.number > participant->ending()->last) {
+      if (participant->epoch_end().ending() &&
+          action.number > participant->epoch_end().ending()->last) {
         memory.drop(action.number);  // the number will never count as finished
       }
       return;

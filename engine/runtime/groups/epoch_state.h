@@ -57,10 +57,12 @@ struct EpochState {
   collective::Rank count() const TT_ANNOTATION(no_thread_safety_analysis) {
     return static_cast<collective::Rank>(ranks.size());
   }
-  bool ended() const TT_REQUIRES(mu) { return abandoned || (participant && participant->ended()); }
+  bool ended() const TT_REQUIRES(mu) {
+    return abandoned || (participant && participant->epoch_end().ended());
+  }
   // A rank has left or is lost: no rank can join, and no new collective can complete.
   bool closed() const TT_REQUIRES(mu) {
-    return abandoned || (participant && participant->ending());
+    return abandoned || (participant && participant->epoch_end().ending());
   }
   // Returns true if an operation of this daemon's ranks is open.
   bool busy() const TT_REQUIRES(mu);

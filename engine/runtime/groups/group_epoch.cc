@@ -63,8 +63,8 @@ GroupFacts GroupEpoch::facts() {
   if (state_.going) facts.state = GroupFacts::State::kRunning;
   if (state_.closed()) {
     facts.state = GroupFacts::State::kEnded;
-    facts.why =
-        state_.abandoned ? *state_.abandoned : state_.participant->ending()->status.message();
+    facts.why = state_.abandoned ? *state_.abandoned
+                                 : state_.participant->epoch_end().ending()->status.message();
   }
   for (const PeerMessage::Place& place : state_.places) {
     for (const PeerMessage::Member& member : place.members) {
@@ -328,7 +328,7 @@ Status GroupEpoch::received(const std::string& daemon, const collective::Message
       return;
     }
     Slice at;
-    if (message.payload > 0 && !state_.participant->over(message)) {
+    if (message.payload > 0 && !state_.participant->epoch_end().over(message)) {
       auto expected = state_.participant->expect(*from, message);
       if (!expected.ok()) {
         status = expected.status();
@@ -363,7 +363,7 @@ void GroupEpoch::look(Groups::Clock::time_point now, const std::string& missing)
   state_.settle([&](Waiters& met) TT_REQUIRES(state_.mu) {
     const auto passed = now - std::exchange(looked_, now);
     // Deadlines do not pass while the group is held.
-    if (state_.participant && state_.participant->held()) {
+    if (state_.participant && state_.participant->cut().holding()) {
       for (GroupRank& rank : state_.ranks) rank.operations.postpone(passed);
     }
     for (const GroupRank& rank : state_.ranks) {

@@ -56,7 +56,7 @@ void GroupRest::continue_from(const program::Image::Group& image) {
 bool GroupRest::busy() {
   core::MutexLock lock(state_.mu);
   return !state_.closed() &&
-         (state_.busy() || (state_.participant && state_.participant->repeats()));
+         (state_.busy() || (state_.participant && state_.participant->cut().repeats()));
 }
 
 bool GroupRest::wanted(collective::Rank rank) {
@@ -88,7 +88,7 @@ bool GroupRest::rest() {
 
 void GroupRest::end_moving(const std::string& why) {
   state_.settle([&](Waiters& met) TT_REQUIRES(state_.mu) {
-    const bool rests = !state_.busy() && (state_.alone() || state_.participant->rests());
+    const bool rests = !state_.busy() && (state_.alone() || state_.participant->cut().rests());
     for (collective::Rank rank = 0; !rests && rank < state_.count(); ++rank) leave(rank, why, met);
   });
 }
@@ -127,7 +127,7 @@ bool GroupRest::hold_open(const std::string& why) {
       holds = false;
       return;
     }
-    if ((alone || state_.participant->rests()) && may_hold_open()) {
+    if ((alone || state_.participant->cut().rests()) && may_hold_open()) {
       state_.kept = true;
       return;
     }
@@ -157,7 +157,7 @@ std::optional<program::Image::Group> GroupRest::image(collective::Rank rank) {
   image.ranks = state_.count();
   image.timeout_ms = static_cast<std::uint64_t>(state_.ranks[rank].timeout.count());
   if (!state_.participant) return image;
-  if (state_.places.size() > 1 && !state_.participant->rests()) return std::nullopt;
+  if (state_.places.size() > 1 && !state_.participant->cut().rests()) return std::nullopt;
   state_.kept = true;
   image.former = state_.id.former;
   image.epoch = state_.id.number;
@@ -206,22 +206,22 @@ void GroupRest::restored() {
                                "has lost its session, which could not be kept over a restart of "
                                "its daemon");
     }
-    if (state_.participant->drains()) state_.participant->end_drain();
+    if (state_.participant->cut().drains) state_.participant->end_drain();
   });
 }
 
 std::optional<PeerMessage::Kept> GroupRest::kept_with(const std::string& daemon) {
   core::MutexLock lock(state_.mu);
   if (!state_.participant || state_.ended() || !state_.place_of(daemon)) return std::nullopt;
-  return PeerMessage::Kept{state_.id, state_.participant->generation()};
+  return PeerMessage::Kept{state_.id, state_.participant->cut().generation()};
 }
 
 void GroupRest::met(const std::string& daemon, const std::optional<PeerMessage::Kept>& kept) {
   state_.settle([&](Waiters&) TT_REQUIRES(state_.mu) {
     const auto place = state_.place_of(daemon);
     if (!place || !state_.participant) return;
-    if (kept && state_.participant->held() &&
-        kept->generation == state_.participant->generation()) {
+    if (kept && state_.participant->cut().holding() &&
+        kept->generation == state_.participant->cut().generation()) {
       state_.participant->restarted(*place);
     } else {
       state_.participant->lost_place(*place, "has lost its daemon: " + daemon + " has restarted");
