@@ -41,6 +41,7 @@ core::Result<std::uint64_t> Session::define(const program::Program& program) {
 
 Status Session::call(const autograd::Callable& callable, program::Call command,
                      std::span<const HandleRef> inputs, Handles& results) {
+  command.inputs.reserve(inputs.size());
   for (const HandleRef& h : inputs) {
     TT_RETURN_IF_ERROR(nameable(graph_, *h));
     if (following) TT_RETURN_IF_ERROR(before_use(*h, false));
