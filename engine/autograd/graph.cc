@@ -201,9 +201,12 @@ ValueRef Graph::new_value(const Layout& layout, std::int64_t elements) const {
 }
 
 HandleRef Graph::adopt(const Layout& layout, ValueRef value) {
-  const std::int64_t elements = layout.geometry.storage_end();
-  const std::int64_t bytes = elements * static_cast<std::int64_t>(core::size_of(layout.dtype));
-  return new_handle(core::make_ref<Cell>(bytes, std::move(value)), layout);
+  return adopt(layout, layout.geometry.storage_end(), std::move(value));
+}
+
+HandleRef Graph::adopt(const Layout& layout, std::int64_t elements, ValueRef value) {
+  const auto size = static_cast<std::int64_t>(core::size_of(layout.dtype));
+  return new_handle(core::make_ref<Cell>(elements * size, std::move(value)), layout);
 }
 
 HandleRef Graph::adopt_published(const Layout& layout, ValueRef value, bool writable) {
@@ -406,9 +409,7 @@ Status Graph::apply(const Call& call, const OpDef& def, std::span<const Layout> 
 
 HandleRef Graph::adopt(const KnownLayout& known) {
   const Layout& layout = known.layout;
-  const auto size = static_cast<std::int64_t>(core::size_of(layout.dtype));
-  HandleRef h = new_handle(
-      core::make_ref<Cell>(known.elements * size, new_value(layout, known.elements)), layout);
+  HandleRef h = adopt(layout, known.elements, new_value(layout, known.elements));
   h->interned = {known.geometry, known.interner};
   return h;
 }
@@ -416,7 +417,7 @@ HandleRef Graph::adopt(const KnownLayout& known) {
 HandleRef Graph::apply_known(const KnownCall& known, const program::Apply& apply,
                              std::span<Handle* const> operands) {
   const Layout layout = known.result();
-  HandleRef h = adopt(layout, new_value(layout, known.elements()));
+  HandleRef h = adopt(layout, known.elements(), new_value(layout, known.elements()));
   Instruction& instruction = sink_->instruction(seq_);
   known.fill(apply, operands, *h, sink_->interner(), instruction);
   return h;
