@@ -571,7 +571,7 @@ void bind_tensor(nb::module_& m) {
           nb::rv_policy::take_ownership);
   m.def(
       "any_complex",
-      [](nb::list tensors) {
+      [](nb::handle tensors) {
         for (nb::handle each : tensors) {
           if (core::is_complex(dtype(checked_tensor(each)))) return true;
         }
