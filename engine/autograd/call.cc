@@ -139,6 +139,7 @@ Status Graph::check_call(const Callable& callable, const program::Call& call,
     }
   }
   std::vector<const Cell*> cells;
+  cells.reserve(p.rebinds.size());
   for (const program::Rebind& rebind : p.rebinds) {
     if (is_sliced(call, rebind.parameter)) {
       return refused(p, rebind.parameter, "is written, so it cannot be sliced");

@@ -259,9 +259,7 @@ Status Graph::apply(const Call& call, const OpDef& def, std::span<const Layout> 
 
 HandleRef Graph::adopt(const KnownLayout& known) {
   const Layout& layout = known.layout;
-  const auto size = static_cast<std::int64_t>(core::size_of(layout.dtype));
-  HandleRef h = objects_.new_handle(
-      core::make_ref<Cell>(known.elements * size, new_value(layout, known.elements)), layout);
+  HandleRef h = objects_.adopt(layout, known.elements, new_value(layout, known.elements));
   h->interned = {known.geometry, known.interner};
   return h;
 }
@@ -269,7 +267,7 @@ HandleRef Graph::adopt(const KnownLayout& known) {
 HandleRef Graph::apply_known(const KnownCall& known, const program::Apply& apply,
                              std::span<Handle* const> operands) {
   const Layout layout = known.result();
-  HandleRef h = objects_.adopt(layout, new_value(layout, known.elements()));
+  HandleRef h = objects_.adopt(layout, known.elements(), new_value(layout, known.elements()));
   Instruction& instruction = sink_->instruction(tape_.seq());
   known.fill(apply, operands, *h, sink_->interner(), instruction);
   return h;

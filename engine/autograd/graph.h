@@ -85,6 +85,8 @@ class Graph {
   core::Status apply(const Call& call, const ops::OpDef& def, std::span<const core::Layout> layouts,
                      const KnownLayout* known, Handles& results);
   HandleRef adopt(const KnownLayout& known);
+  // The storage has this number of elements.
+  HandleRef adopt(const core::Layout& layout, std::int64_t elements, program::ValueRef value);
   core::Status apply_view(const Call& call, const ops::OpDef& def, ops::InferContext& context,
                           Handles& results);
   core::Status apply_client_node(const Call& call, const ops::OpDef& def, Handles& results);

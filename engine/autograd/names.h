@@ -85,16 +85,7 @@ class Names {
     auto& chunk = chunks_[(id - first_) / kChunk];
     chunk->handles[(id - first_) % kChunk] = nullptr;
     --alive_;
-    const bool full =
-        (id - first_) / kChunk + 1 < chunks_.size() || next_ - first_ == chunks_.size() * kChunk;
-    if (--chunk->alive == 0 && full) {
-      chunk.reset();
-      --live_chunks_;
-    }
-    while (!chunks_.empty() && !chunks_.front() && next_ - first_ >= kChunk) {
-      chunks_.erase(chunks_.begin());
-      first_ += kChunk;
-    }
+    if (--chunk->alive == 0) drop_chunk((id - first_) / kChunk);
     return true;
   }
 
@@ -106,6 +97,18 @@ class Names {
     std::array<HandleRef, kChunk> handles;
     std::size_t alive = 0;
   };
+  // Frees a chunk without handles, unless it will get more.
+  void drop_chunk(std::size_t at) {
+    if (at + 1 < chunks_.size() || next_ - first_ == chunks_.size() * kChunk) {
+      chunks_[at].reset();
+      --live_chunks_;
+    }
+    while (!chunks_.empty() && !chunks_.front() && next_ - first_ >= kChunk) {
+      chunks_.erase(chunks_.begin());
+      first_ += kChunk;
+    }
+  }
+
   std::vector<std::unique_ptr<Chunk>> chunks_;
   HandleId first_ = 1, next_ = 1;
   std::size_t alive_ = 0;

@@ -132,7 +132,10 @@ void Handle::let_go() {
 }
 
 HandleRef GraphObjects::adopt(const Layout& layout, ValueRef value) {
-  const std::int64_t elements = layout.geometry.storage_end();
+  return adopt(layout, layout.geometry.storage_end(), std::move(value));
+}
+
+HandleRef GraphObjects::adopt(const Layout& layout, std::int64_t elements, ValueRef value) {
   const std::int64_t bytes = elements * static_cast<std::int64_t>(core::size_of(layout.dtype));
   return new_handle(core::make_ref<Cell>(bytes, std::move(value)), layout);
 }

@@ -332,6 +332,8 @@ class GraphObjects {
   }
   // Makes a new base; `value` is null on the client.
   HandleRef adopt(const core::Layout& layout, program::ValueRef value);
+  // The same for a storage of `elements` elements. Precondition: it has those of the layout.
+  HandleRef adopt(const core::Layout& layout, std::int64_t elements, program::ValueRef value);
   // Makes a base on the storage that another session has published.
   HandleRef adopt_published(const core::Layout& layout, program::ValueRef value, bool writable);
   // Makes a handle for a value that `node` saved, with the edge that was saved with it.

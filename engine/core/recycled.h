@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <new>
 #include <utility>
 
@@ -18,13 +19,13 @@ class Recycled {
  public:
   static void* operator new(std::size_t bytes) {
     static_assert(sizeof(T) >= sizeof(Free));
-    if (bytes == sizeof(T)) {
-      if (void* place = Cache::take()) return place;
+    if (kKeeps && bytes == sizeof(T)) {
+      if (void* place = take()) return place;
     }
     return ::operator new(bytes);
   }
   static void operator delete(void* place, std::size_t bytes) {
-    if (bytes == sizeof(T) && Cache::give(place)) return;
+    if (kKeeps && bytes == sizeof(T) && give(place)) return;
     ::operator delete(place);
   }
 
@@ -72,55 +73,70 @@ class Recycled {
     std::size_t count_ TT_GUARDED_BY(mutex_) = 0;
   };
 
-  // The places of one thread. Objects of other threads may be destroyed after the end of a thread's
-  // cache; their memory then goes to malloc.
-  class Cache {
-   public:
-    ~Cache() {
-      while (free_ != nullptr) ::operator delete(std::exchange(free_, free_->next));
-      ended_ = true;
-    }
-    static void* take() { return kKeeps && !ended_ ? of_thread().take_place() : nullptr; }
-    static bool give(void* place) {
-      if (!kKeeps || ended_) return false;
-      of_thread().give_place(place);
-      return true;
-    }
-
-   private:
-    static Cache& of_thread() {
-      static thread_local Cache cache;
-      return cache;
-    }
-    static Shared& shared() {
-      static Shared* const shared = new Shared;  // never destroyed: threads may outlive main()
-      return *shared;
-    }
-    void* take_place() {
-      if (free_ == nullptr) {
-        free_ = shared().take();
-        if (free_ == nullptr) return nullptr;
-        count_ = kBatch;
-      }
-      --count_;
-      return std::exchange(free_, free_->next);
-    }
-    void give_place(void* place) {
-      free_ = new (place) Free{free_, nullptr};
-      if (++count_ < 2 * kBatch) return;
-      Free* const batch = free_;
-      Free* last = batch;
-      for (std::size_t i = 1; i < kBatch; ++i) last = last->next;
-      free_ = std::exchange(last->next, nullptr);
-      count_ -= kBatch;
-      if (shared().give(batch)) return;
-      for (Free* at = batch; at != nullptr;) ::operator delete(std::exchange(at, at->next));
-    }
-
-    static inline thread_local bool ended_ = false;
-    Free* free_ = nullptr;
-    std::size_t count_ = 0;
+  // The places of one thread. One variable, because finding a thread's variable in a shared library
+  // is a function call.
+  struct Cache {
+    Free* free = nullptr;
+    std::size_t count = 0;
+    // After the end of the thread's End object, freed memory goes to malloc.
+    enum class State : std::uint8_t { kNew, kOpen, kEnded } state = State::kNew;
   };
+  struct End {
+    ~End() {
+      while (cache_.free != nullptr) {
+        ::operator delete(std::exchange(cache_.free, cache_.free->next));
+      }
+      cache_.state = Cache::State::kEnded;
+    }
+  };
+
+  static Shared& shared() {
+    static Shared* const shared = new Shared;  // never destroyed: threads may outlive main()
+    return *shared;
+  }
+  // Returns null if there is no freed place.
+  static void* take() {
+    Cache& cache = cache_;
+    if (cache.free == nullptr && !refill(cache)) return nullptr;
+    --cache.count;
+    return std::exchange(cache.free, cache.free->next);
+  }
+  [[gnu::noinline]] static bool refill(Cache& cache) {
+    if (!is_open(cache)) return false;
+    cache.free = shared().take();
+    if (cache.free == nullptr) return false;
+    cache.count = kBatch;
+    return true;
+  }
+  // Returns false if the place must go to malloc.
+  static bool give(void* place) {
+    Cache& cache = cache_;
+    if (cache.state != Cache::State::kOpen && !is_open(cache)) return false;
+    cache.free = new (place) Free{cache.free, nullptr};
+    if (++cache.count == 2 * kBatch) share_batch(cache);
+    return true;
+  }
+  [[gnu::noinline]] static void share_batch(Cache& cache) {
+    Free* const batch = cache.free;
+    Free* last = batch;
+    for (std::size_t i = 1; i < kBatch; ++i) last = last->next;
+    cache.free = std::exchange(last->next, nullptr);
+    cache.count -= kBatch;
+    if (shared().give(batch)) return;
+    for (Free* at = batch; at != nullptr;) ::operator delete(std::exchange(at, at->next));
+  }
+  // Opens the cache of a thread that uses it for the first time. Returns false if it has ended.
+  [[gnu::noinline]] static bool is_open(Cache& cache) {
+    if (cache.state == Cache::State::kNew) {
+      static thread_local End end;
+      cache.state = Cache::State::kOpen;
+    }
+    return cache.state == Cache::State::kOpen;
+  }
+
+  // Hidden in every file, also in those of a library that hides what it does not mark: link-time
+  // optimisation refuses a variable of a thread that is found in two ways.
+  [[gnu::visibility("hidden")]] static inline constinit thread_local Cache cache_;
 };
 
 }  // namespace teletensor::core

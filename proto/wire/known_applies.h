@@ -34,7 +34,9 @@ class KnownApplies {
  private:
   // The bytes of an instruction with the kinds of its arguments instead of their codes.
   struct Key {
-    std::uint8_t size = 0;  // 0: there is none
+    std::uint8_t size = 0;       // 0: there is none
+    std::uint8_t before = 0;     // number of bytes in front of the kinds
+    std::uint8_t arguments = 0;  // number of kinds, which follows them
     char bytes[kMaxBytes];
   };
   // An instruction has one slot. What is in a slot gets lives when it is seen, and each other
@@ -45,16 +47,25 @@ class KnownApplies {
     std::uint64_t hash = 0;  // of the instruction that is kept, or else of the last one
     std::uint32_t items = 0;
     std::uint8_t lives = 0;
+    std::uint8_t follower = 0;  // the slot of the instruction that was found after this one
     Key key;
     core::Ref<const program::KnownApply> apply;
   };
 
   Slot& slot() { return slots_[hash_ >> (64 - kSlotBits)]; }
+  // Returns true if the instruction has this key, and sets its handles.
+  static bool matches(const Key& key, std::string_view body, program::HandleId next,
+                      program::Repeated& repeated);
+  // Return null if it is not the instruction that followed the last one before, or is not known.
+  // They set the handles of `repeated`.
+  Slot* find_follower(std::string_view body, program::HandleId next, program::Repeated& repeated);
+  Slot* find_by_key(std::string_view body, program::HandleId next, program::Repeated& repeated);
   bool make_key(std::string_view body, program::HandleId next, program::Repeated& repeated);
 
   std::unique_ptr<Slot[]> slots_;  // allocated with the first instruction
   Key key_;                        // of the last find()
   std::uint64_t hash_ = 0;
+  Slot* last_ = nullptr;  // that was found last
 };
 
 }  // namespace teletensor::wire

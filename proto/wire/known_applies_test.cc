@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <set>
 
@@ -64,13 +65,15 @@ TEST(KnownApplies, NumbersAndKindsOfArgumentsDistinguishInstructions) {
     apply.arguments[1] = second;
     return apply;
   };
-  const std::vector<Apply> applies = {with(Argument::of(core::Number::of_float(0.0))),
-                                      with(Argument::of(core::Number::of_float(-0.0))),
-                                      with(Argument::of(core::Number::of_int(0))),
-                                      with(Argument::of(core::Number::of_bool(false))),
-                                      with(Argument::of(core::Number::of_bool(true))),
-                                      with(Argument::absent()),
-                                      with(Argument::of(program::HandleId{4}))};
+  std::vector<Apply> applies = {with(Argument::of(core::Number::of_float(0.0))),
+                                with(Argument::of(core::Number::of_float(-0.0))),
+                                with(Argument::of(core::Number::of_int(0))),
+                                with(Argument::of(core::Number::of_bool(false))),
+                                with(Argument::of(core::Number::of_bool(true))),
+                                with(Argument::absent()),
+                                with(Argument::of(program::HandleId{4})),
+                                product(5, 5)};
+  applies.back().arguments.push_back(Argument::of(program::HandleId{3}));
   std::set<const program::KnownApply*> found;
   for (int round = 0; round < 4; ++round) {
     for (const Apply& apply : applies) {
@@ -82,6 +85,8 @@ TEST(KnownApplies, NumbersAndKindsOfArgumentsDistinguishInstructions) {
         found.insert(repeated->known.get());
       }
     }
+    // So that an instruction is also followed by another one than before.
+    std::reverse(applies.begin(), applies.end());
   }
   EXPECT_EQ(found.size(), applies.size());
 }

@@ -1,10 +1,11 @@
 """Shows where the time of a small op is spent: the processor time by thread of client and daemon, and the
 median time of reading one scalar. Processor time is meaningful on a busy machine as well, unlike wall-clock
-time. `--instructions` counts the instructions of an op in the client instead, by thread and function, which no
-other program affects. It needs valgrind; names of local functions need a module that is not stripped. Run by hand:
+time. `--instructions` counts the instructions in the client instead, by thread and function, which no other
+program affects: of an op, or of a training step. It needs valgrind; names of local functions need a module that
+is not stripped. Run by hand:
 
     python tests/bench/hot_path.py [unix | tcp] [--perf FILE]     # perf's samples of both processes
-    python tests/bench/hot_path.py [unix | tcp] --instructions [--grad]
+    python tests/bench/hot_path.py [unix | tcp] --instructions [chain | recorded | sin2 | captured]
 """
 
 import argparse
@@ -20,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import teletensor as tt
+from support import models
 from support.daemon import Daemon
 
 OPS = 10  # in one line of the chain below
@@ -79,34 +81,51 @@ def reads(count):
     return np.percentile(took, [1, 10, 50])
 
 
-def count_here(lines, grad):
-    """Runs the chain; a callgrind that this process runs under counts only the chain."""
-    x, a, b = (tt.tensor(np.full((8, 8), v, np.float32)) for v in (0.5, 0.1, 0.9))
-    if grad:
-        a.requires_grad_()
-    chain(x, a, b, 200)
+def work(program):
+    """The program whose instructions are counted: run(n) calls it n times and waits for its end."""
+    if program in ("chain", "recorded"):
+        x, a, b = (tt.tensor(np.full((8, 8), v, np.float32)) for v in (0.5, 0.1, 0.9))
+        a.requires_grad_(program == "recorded")
+        return lambda n: chain(x, a, b, n // OPS)
+    step = models.sin2_step(tt)
+    if program == "captured":
+        step = tt.compile(step)
+
+    def run(n):
+        for _ in range(n):
+            loss = step()
+        loss.item()
+    return run
+
+
+def count_here(program, times):
+    """Runs the program; a callgrind that this process runs under counts only what follows its first calls."""
+    run = work(program)
+    run(2000)
     for switch in ("on", "off"):
         subprocess.run(["callgrind_control", "-i", switch, str(os.getpid())], check=True, stdout=subprocess.DEVNULL)
         if switch == "on":
-            chain(x, a, b, lines)
+            run(times)
 
 
-def count_instructions(address, grad, lines=500, functions=40):
-    """Runs this file under callgrind, and prints the instructions of an op."""
+def count_instructions(address, program, functions=40):
+    """Runs this file under callgrind, and prints the instructions of an op or step."""
+    times, unit = (5000, "op") if program in ("chain", "recorded") else (500, "step")
     with tempfile.TemporaryDirectory() as folder:
         counts = Path(folder, "counts")
         command = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes",
-                   f"--callgrind-out-file={counts}", sys.executable, __file__, address, "--counted", str(lines)]
-        subprocess.run(command + ["--grad"] * grad, check=True)
+                   f"--callgrind-out-file={counts}", sys.executable, __file__, address, "--instructions", program,
+                   "--counted", str(times)]
+        subprocess.run(command, check=True)
         for file in sorted(Path(folder).glob("counts-*")):
             text = subprocess.run(["callgrind_annotate", "--inclusive=no", "--threshold=100", str(file)],
                                   stdout=subprocess.PIPE, text=True).stdout
             found = re.findall(r"^ *([\d,]+) \([ \d.]+%\) +(.*)", text, re.MULTILINE)
-            per_op = [(int(count.replace(",", "")) / (lines * OPS), name) for count, name in found]
-            if not per_op or per_op[0][0] < 2:  # a thread that does nothing here
+            each = [(int(count.replace(",", "")) / times, name) for count, name in found]
+            if not each or each[0][0] < 2:  # a thread that does nothing here
                 continue
-            print(f"{file.name.removeprefix('counts-')}: {per_op[0][0]:.0f} instructions an op")
-            for count, name in per_op[1:functions]:
+            print(f"{file.name.removeprefix('counts-')}: {each[0][0]:.0f} instructions of a {unit}")
+            for count, name in each[1:functions]:
                 print(f"{count:10.1f}  {name[:120]}")
 
 
@@ -114,18 +133,17 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("address", nargs="?", default="unix", choices=["unix", "tcp"])
     parser.add_argument("--perf")
-    parser.add_argument("--instructions", action="store_true")
-    parser.add_argument("--grad", action="store_true", help="with gradients recorded")
+    parser.add_argument("--instructions", nargs="?", const="chain", choices=["chain", "recorded", "sin2", "captured"])
     parser.add_argument("--counted", type=int, help=argparse.SUPPRESS)  # the process under callgrind
     options = parser.parse_args()
-    if options.instructions:
-        count_instructions(options.address, options.grad)
+    if options.instructions and not options.counted:
+        count_instructions(options.address, options.instructions)
         return
     daemon = Daemon("--lanes", "1")
     try:
         with tt.connect(getattr(daemon, options.address)):
             if options.counted:
-                count_here(options.counted, options.grad)
+                count_here(options.instructions, options.counted)
                 return
             for (who, name), us in ops(daemon, 2000, 12).items():
                 if us > 0.001:

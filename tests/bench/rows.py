@@ -88,20 +88,18 @@ def recorded_chain(m):
     return ten, lambda: last[0].detach().sum().item()
 
 
-def sin2_step(m):
-    model = m.nn.Sequential(m.nn.Linear(1, 10), m.nn.Sigmoid(), m.nn.Linear(10, 1))
-    criterion, optimizer = m.nn.MSELoss(), m.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
-    x, y = m.tensor([[0.4]]), m.tensor([[0.15]])
+def kept_loss(step):
+    """The step as a call, and the read of its last loss."""
     last = [None]
 
-    def step():
-        optimizer.zero_grad()
-        loss = criterion(model(x), y)
-        loss.backward()
-        optimizer.step()
-        last[0] = loss
-    step()
-    return step, lambda: last[0].item()
+    def run():
+        last[0] = step()
+    run()
+    return run, lambda: last[0].item()
+
+
+def sin2_step(m):
+    return kept_loss(models.sin2_step(m))
 
 
 def mlp_model(m):
@@ -122,12 +120,7 @@ def mlp_model(m):
 
 
 def mlp_step(m):
-    step, last = mlp_model(m), [None]
-
-    def run():
-        last[0] = step()
-    run()
-    return run, lambda: last[0].item()
+    return kept_loss(mlp_model(m))
 
 
 # Whole training steps, captured in teletensor; torch runs them line by line, or under torch.compile.
@@ -184,20 +177,6 @@ def most_held_by_torch(build):
             held += event.nbytes()
             most = max(most, held)
     return most / MIB
-
-
-def sin2_captured(m):
-    model = m.nn.Sequential(m.nn.Linear(1, 10), m.nn.Sigmoid(), m.nn.Linear(10, 1))
-    criterion, optimizer = m.nn.MSELoss(), m.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
-    x, y = m.tensor([[0.4]]), m.tensor([[0.15]])
-
-    def step():
-        optimizer.zero_grad()
-        loss = criterion(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-    return step
 
 
 def gpt_block(m, width=256, heads=4, batch=4, tokens=256, blocks=1):
@@ -385,7 +364,7 @@ def rows_of(unix, tcp, flight):
     yield both("chain of small ops, recorded", "us", recorded_chain, 2000, None, US / 10, unix)
     yield Row("issue one small op (client only)", "us", issue_only(unix))
     yield both("sin^2 training step", "us", sin2_step, 1500, 0.6, US, unix)
-    yield both("sin^2 training step, captured", "us", steps_of(sin2_captured), 3000, 0.1, US, unix)
+    yield both("sin^2 training step, captured", "us", steps_of(models.sin2_step), 3000, 0.1, US, unix)
     yield both("GPT block step, captured", "ms", steps_of(gpt_block), 6, None, MS, unix)
     yield both("GPT block step, captured / torch.compile", "ms", steps_of(gpt_block, True), 6, None,
                MS, unix)

@@ -89,3 +89,18 @@ def trainer(model, optimizer, loss):
         optimizer.step()
         return value
     return step
+
+
+def sin2_step(m):
+    """A training step of a small network, on one point of sin^2; it returns the loss."""
+    model = m.nn.Sequential(m.nn.Linear(1, 10), m.nn.Sigmoid(), m.nn.Linear(10, 1))
+    criterion, optimizer = m.nn.MSELoss(), m.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    x, y = m.tensor([[0.4]]), m.tensor([[0.15]])
+
+    def step():
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+    return step

@@ -229,6 +229,11 @@ struct PyTensor {
   mutable bool used = false;  // Whether the stand-in was used as an operand since stand_in().
 };
 
+// The session of an operand that is a tensor.
+inline PySession& session_of(const Var& tensor) {
+  return static_cast<PySession&>(*tensor.builder());
+}
+
 // A tape node, or the place where a leaf's gradient is accumulated. Released before the session.
 struct PyNode {
   nb::object session_object;

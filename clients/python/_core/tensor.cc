@@ -205,6 +205,13 @@ void warn_of_inner_grad() {
   if (PyErr_WarnEx(PyExc_UserWarning, text, 1) < 0) throw nb::python_error();
 }
 
+// The shape as an object of the class Size, which is written in Python.
+nb::object size_of_tensor(const PyTensor& t) {
+  static PyObject* const type =
+      nb::object(nb::module_::import_("teletensor._tensors.size").attr("Size")).release().ptr();
+  return own(PyObject_CallOneArg(type, tuple_of(handle(t).shape()).ptr()));
+}
+
 // Properties of a pending tensor that are known before it is created.
 core::DType dtype(const PyTensor& t) {
   return t.pending != nullptr ? t.pending->dtype : t.handle->layout.dtype;
@@ -387,6 +394,7 @@ void bind_tensor(nb::module_& m) {
              raise_if(source.session->apply(detach, {&argument, 1}, {}, {}, results));
              new (self.p) PyTensor(source.session, results[0], self.h.ptr());
            })
+      .def_prop_ro("shape", size_of_tensor, "The size of each dimension.")
       .def_prop_ro("_shape", [](const PyTensor& t) { return tuple_of(handle(t).shape()); })
       .def_prop_ro(
           "dtype", [](const PyTensor& t) { return own(wrap_dtype(dtype(t))); }, "The element type.")
@@ -562,6 +570,15 @@ void bind_tensor(nb::module_& m) {
                                value_or_raise(t.session->fetch(handle(t), true)), true);
           },
           nb::rv_policy::take_ownership);
+  m.def(
+      "any_complex",
+      [](nb::handle tensors) {
+        for (nb::handle each : tensors) {
+          if (core::is_complex(dtype(checked_tensor(each)))) return true;
+        }
+        return false;
+      },
+      nb::arg("tensors"), "Has one of these Tensors a complex dtype?");
   m.def(
       "has_attributes", [](nb::handle tensor) { return has_attributes(tensor.ptr()); },
       nb::arg("tensor"), "Has the program set attributes of its own on a Tensor?");

@@ -43,6 +43,7 @@ core::Result<std::uint64_t> Programs::define(const program::Program& program) {
 
 Status Programs::call(const autograd::Callable& callable, program::Call command,
                       std::span<const HandleRef> inputs, Handles& results) {
+  command.inputs.reserve(inputs.size());
   for (const HandleRef& h : inputs) {
     TT_RETURN_IF_ERROR(nameable(graph_, *h));
     if (hooks_.following) TT_RETURN_IF_ERROR(hooks_.before_use(*h, false));

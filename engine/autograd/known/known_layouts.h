@@ -48,7 +48,9 @@ class KnownLayouts {
     core::DType dtype = core::DType::kF32;
     core::Device device;
     core::Number number;
-    friend bool operator==(const Operand&, const Operand&) = default;
+    // Returns true if the argument has this layout, or is this number. Precondition: place_of() was
+    // called.
+    bool fits(const ops::Var& argument) const;
   };
   struct Entry {
     ops::OpId op = 0;
@@ -59,10 +61,9 @@ class KnownLayouts {
     KnownLayout result;
   };
 
-  // Describes the operands of a call, and returns its place. Returns kEntries if the call is not
-  // remembered because it has too many operands, or absent ones.
-  static std::size_t place_of(const Call& call, program::Interner& interner,
-                              std::array<Operand, kOperands>& operands);
+  // Returns the place of a call, and interns the geometries of its operands. Returns kEntries if
+  // the call is not remembered because it has too many operands, or absent ones.
+  static std::size_t place_of(const Call& call, program::Interner& interner);
 
   program::Interner& interner(program::Interner* queue);
 

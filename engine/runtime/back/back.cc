@@ -328,13 +328,19 @@ bool Back::run_unit() {
   std::size_t ran = 0;
   if (!window_.run(&small, &ran)) return false;
   load_.run(ran);
-  while (!backlog_.empty() && backlog_.front().done) pop_front(0);
+  std::size_t done = 0;
+  for (; !backlog_.empty() && backlog_.front().done; ++done) drop_front();
+  load_.remove_run(done);
   return small;
 }
 
-void Back::pop_front(std::size_t ran) {
-  load_.run(ran);
-  load_.remove_run();
+void Back::pop_front() {
+  load_.run(1);
+  load_.remove_run(1);
+  drop_front();
+}
+
+void Back::drop_front() {
   if (Chunk* const emptied = backlog_.pop()) chunks_.give(emptied);
 }
 

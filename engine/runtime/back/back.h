@@ -117,8 +117,10 @@ class Back : public Task, private QueueWriter::Session, private WindowRun::Sessi
   void look_ahead();
   bool run_unit();
   bool stop_before_next(bool starved);
-  // Removes the front entry. `ran` is 0 if its run was counted already.
-  void pop_front(std::size_t ran = 1);
+  // Removes the front entry, which has run.
+  void pop_front();
+  // The same without counting it.
+  void drop_front();
   // Returns false if the entry did not run and must be tried again (Executor::stopped).
   bool run_entry(Entry& entry);
   bool run_instruction(Entry& entry);

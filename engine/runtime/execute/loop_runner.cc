@@ -82,18 +82,20 @@ Status LoopRunner::execute(std::span<Instruction* const> instructions) {
   device_ = static_cast<std::size_t>(found);
   Device& device = context_.devices.at(device_);
   std::size_t operands = 0;
-  const core::Geometry* layout = nullptr;
   for (const Instruction* step : steps_) {
     operands += step->operands.size();
     Value& made = *step->results[0].value;
     made.loop_step = static_cast<std::uint32_t>(made_.size());
     made_.push_back(&made);
-    if (device.backend().role(step->op) == LoopRole::kElement) layout = step->results[0].geometry;
   }
   in_.resize(operands);
   slots_.resize(steps_.size());
   bool shared = false, stealing = false;
   TT_RETURN_IF_ERROR(gather_operands(on, &shared));
+  const core::Geometry* layout = nullptr;
+  for (std::size_t s = 0; s < steps_.size(); ++s) {
+    if (calls_[s].role == LoopRole::kElement) layout = steps_[s]->results[0].geometry;
+  }
   SharedLocks locks(context_.devices, context_.lock_wait.request());
   if (shared) [[unlikely]]
     TT_RETURN_IF_ERROR(lock(locks));
@@ -123,9 +125,11 @@ Status LoopRunner::gather_operands(core::Device on, bool* shared) {
       arg = {};
       if (operand.kind == Operand::Kind::kAbsent) continue;
       arg.dtype = operand.dtype;
-      arg.number = operand.number;
-      arg.kind = TensorArg::Kind::kNumber;
-      if (operand.kind == Operand::Kind::kNumber) continue;
+      if (operand.kind == Operand::Kind::kNumber) {
+        arg.kind = TensorArg::Kind::kNumber;
+        arg.number = operand.number;
+        continue;
+      }
       arg.kind = TensorArg::Kind::kTensor;
       arg.geometry = operand.geometry;
       const Value& value = *operand.value;

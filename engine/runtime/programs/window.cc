@@ -35,53 +35,84 @@ bool whole(const core::Geometry& geometry, const Value& value) {
 
 }  // namespace
 
+WindowPlans::WindowPlans(const ops::Catalog& catalog, const Devices& devices)
+    : catalog_(catalog), devices_(devices), folds_(catalog.size()) {
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    for (std::size_t op = 0; op < catalog.size(); ++op) {
+      if (devices.at(i).backend().role(static_cast<ops::OpId>(op)) == LoopRole::kFold) {
+        folds_[op] = true;
+      }
+    }
+  }
+}
+
 void WindowPlans::make_key(std::span<Instruction* const> window) {
   static std::atomic<std::uint64_t> windows{0};
   window_ = windows.fetch_add(1, std::memory_order_relaxed) + 1;
   values_ = 0;
-  key_.clear();
+  std::size_t most = 0;  // words
+  for (const Instruction* i : window) {
+    most += i == nullptr ? 1 : 3 + 2 * i->operands.size() + 3 * i->results.size();
+  }
+  key_.resize(most);
+  std::uint64_t* at = key_.data();
   for (const Instruction* instruction : window) {
     if (instruction == nullptr) {
-      key_.push_back(~0ull);
+      *at++ = ~0ull;
       continue;
     }
     const Instruction& i = *instruction;
-    key_.push_back(std::uint64_t{i.op} | i.operands.size() << 16 | i.results.size() << 32);
+    *at++ = std::uint64_t{i.op} | i.operands.size() << 16 | i.results.size() << 32;
     for (const Operand& operand : i.operands) {
       std::uint64_t word =
           static_cast<std::uint64_t>(operand.kind) | static_cast<std::uint64_t>(operand.dtype) << 8;
       if (operand.kind == Operand::Kind::kTensor) {
         word |= std::uint64_t{number_of(*operand.value)} << 32 | std::uint64_t{other_dtype(operand)}
                                                                      << 16;
-        key_.push_back(reinterpret_cast<std::uintptr_t>(operand.geometry));
+        *at++ = reinterpret_cast<std::uintptr_t>(operand.geometry);
       }
-      key_.push_back(word);
+      *at++ = word;
     }
     for (const ResultSlot& result : i.results) {
       const core::Device device = result.value->device;
-      key_.push_back(std::uint64_t{number_of(*result.value)} << 32 |
-                     static_cast<std::uint64_t>(result.value->dtype) << 24 |
-                     static_cast<std::uint64_t>(device.kind) << 16 |
-                     static_cast<std::uint64_t>(device.index) << 8 |
-                     static_cast<std::uint8_t>(result.overwrites));
-      key_.push_back(reinterpret_cast<std::uintptr_t>(result.geometry));
-      key_.push_back(static_cast<std::uint64_t>(result.value->elements));
+      *at++ = std::uint64_t{number_of(*result.value)} << 32 |
+              static_cast<std::uint64_t>(result.value->dtype) << 24 |
+              static_cast<std::uint64_t>(device.kind) << 16 |
+              static_cast<std::uint64_t>(device.index) << 8 |
+              static_cast<std::uint8_t>(result.overwrites);
+      *at++ = reinterpret_cast<std::uintptr_t>(result.geometry);
+      *at++ = static_cast<std::uint64_t>(result.value->elements);
     }
     // For a reduction, the key contains the attributes with the reduced dimensions.
-    const int device = i.results.empty() ? -1 : devices_.find(i.results[0].value->device);
-    if (device >= 0 &&
-        devices_.at(static_cast<std::size_t>(device)).backend().role(i.op) == LoopRole::kFold) {
-      key_.push_back(reinterpret_cast<std::uintptr_t>(i.attributes));
-      if (i.operands[0].value) {
-        key_.push_back(static_cast<std::uint64_t>(i.operands[0].value->elements));
-      }
+    if (folds_[i.op] && !i.operands.empty()) {
+      *at++ = reinterpret_cast<std::uintptr_t>(i.attributes);
+      *at++ = i.operands[0].value ? static_cast<std::uint64_t>(i.operands[0].value->elements) : 0;
     }
   }
-  hash_ = 0x243f6a8885a308d3ull;
-  for (const std::uint64_t word : key_) {
-    hash_ = (hash_ ^ word) * 0x9e3779b97f4a7c15ull;
-    hash_ ^= hash_ >> 29;
+  key_.resize(static_cast<std::size_t>(at - key_.data()));
+}
+
+WindowPlans::Kept& WindowPlans::find(std::span<Instruction* const> window) {
+  // In a loop a window is followed by the same one in every round.
+  if (last_ != nullptr && last_->next != nullptr && last_->next->key == key_) {
+    PlanStats::add(stats_.hits);
+    return *last_->next;
   }
+  std::uint64_t hash = 0x243f6a8885a308d3ull;
+  for (const std::uint64_t word : key_) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+    hash ^= hash >> 29;
+  }
+  const auto [first, end] = plans_.equal_range(hash);
+  for (auto at = first; at != end; ++at) {
+    if (at->second->key != key_) continue;
+    PlanStats::add(stats_.hits);
+    return *at->second;
+  }
+  PlanStats::add(stats_.misses);
+  if (plans_.size() >= kMaxPlans) clear();
+  Plan made = make(window);
+  return *plans_.emplace(hash, std::make_unique<Kept>(Kept{key_, std::move(made)}))->second;
 }
 
 WindowPlans::Plan& WindowPlans::plan(std::span<Instruction* const> window) {
@@ -93,16 +124,10 @@ WindowPlans::Plan& WindowPlans::plan(std::span<Instruction* const> window) {
     one_by_one_.never.assign(window.size(), true);
     return one_by_one_;
   }
-  const auto [first, end] = plans_.equal_range(hash_);
-  for (auto at = first; at != end; ++at) {
-    if (at->second->key != key_) continue;
-    PlanStats::add(stats_.hits);
-    return at->second->plan;
-  }
-  PlanStats::add(stats_.misses);
-  if (plans_.size() >= kMaxPlans) plans_.clear();
-  Plan made = make(window);
-  return plans_.emplace(hash_, std::make_unique<Kept>(Kept{key_, std::move(made)}))->second->plan;
+  Kept& found = find(window);
+  if (last_ != nullptr) last_->next = &found;
+  last_ = &found;
+  return found.plan;
 }
 
 WindowPlans::Plan WindowPlans::make(std::span<Instruction* const> window) {

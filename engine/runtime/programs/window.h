@@ -35,8 +35,7 @@ class WindowPlans {
   static constexpr std::size_t kMaxPlans = 256;
 
   // Both must outlive this object.
-  WindowPlans(const ops::Catalog& catalog, const Devices& devices)
-      : catalog_(catalog), devices_(devices) {}
+  WindowPlans(const ops::Catalog& catalog, const Devices& devices);
 
   struct Plan {
     std::vector<passes::Unit> units;  // steps are indices into the window
@@ -46,7 +45,10 @@ class WindowPlans {
   // keep their position. The plan is valid until the next call.
   Plan& plan(std::span<program::Instruction* const> window);
   // Must be called when pointers into an interner become invalid.
-  void clear() { plans_.clear(); }
+  void clear() {
+    plans_.clear();
+    last_ = nullptr;
+  }
   const PlanStats& stats() const { return stats_; }
   PlanStats& stats() { return stats_; }
 
@@ -54,6 +56,7 @@ class WindowPlans {
   struct Kept {
     std::vector<std::uint64_t> key;
     Plan plan;
+    Kept* next = nullptr;  // the plan that ran after this one last time; may be itself
   };
   // Numbers the values in the order in which a window refers to them.
   std::uint32_t number_of(program::Value& value) {
@@ -64,17 +67,20 @@ class WindowPlans {
     return value.number_in_window;
   }
   void make_key(std::span<program::Instruction* const> window);
+  // Finds or makes the plan of the window with the key `key_`.
+  Kept& find(std::span<program::Instruction* const> window);
   Plan make(std::span<program::Instruction* const> window);
 
   const ops::Catalog& catalog_;
   const Devices& devices_;
+  std::vector<bool> folds_;  // by op: whether it is a reduction on any device
   std::unordered_multimap<std::uint64_t, std::unique_ptr<Kept>> plans_;
+  Kept* last_ = nullptr;  // of the window before
   Plan one_by_one_;
   PlanStats stats_;
 
   // Data of the current window; kept to reuse their memory.
   std::vector<std::uint64_t> key_;
-  std::uint64_t hash_ = 0;
   std::uint64_t window_ = 0;  // its number among all windows of the process
   std::uint32_t values_ = 0;
 };

@@ -30,9 +30,9 @@ class QueueLoad {
     ran_.store(ran_.load(std::memory_order_relaxed) + entries, std::memory_order_relaxed);
     done_.store(done_.load(std::memory_order_relaxed) + entries, std::memory_order_relaxed);
   }
-  void remove_run() {
-    done_.store(done_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
-    drop();
+  void remove_run(std::size_t entries) {
+    done_.store(done_.load(std::memory_order_relaxed) - entries, std::memory_order_relaxed);
+    queued_.fetch_sub(entries, std::memory_order_relaxed);
   }
   void clear() {
     queued_.store(0, std::memory_order_relaxed);

@@ -10,7 +10,7 @@ TEST(QueueLoad, EntriesThatHaveRunDoNotWaitThoughTheyAreInTheQueue) {
   QueueLoad load;
   for (int i = 0; i < 10; ++i) load.add();
   load.run(1);
-  load.remove_run();
+  load.remove_run(1);
   EXPECT_EQ(load.entries(), 9u);
   EXPECT_EQ(load.waiting(), 9u);
   load.run(6);  // a unit of a window, behind an entry that has not run
@@ -19,7 +19,7 @@ TEST(QueueLoad, EntriesThatHaveRunDoNotWaitThoughTheyAreInTheQueue) {
   load.run(3);
   EXPECT_EQ(load.waiting(), 0u);
   EXPECT_EQ(load.wait_seconds(), 0);
-  for (int i = 0; i < 9; ++i) load.remove_run();
+  load.remove_run(9);
   EXPECT_EQ(load.entries(), 0u);
   EXPECT_EQ(load.waiting(), 0u);
 }

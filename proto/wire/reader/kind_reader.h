@@ -1,6 +1,7 @@
 // KindReader: reads the commands that are no catalog ops. Used only by frame_reader.cc.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <type_traits>
@@ -63,7 +64,7 @@ class BodyReader : public PartReader {
     if (at(field)) next(fields_.number(distance) && handle_at(distance, id));
   }
   void handles(std::uint32_t field, std::vector<program::HandleId>& ids) {
-    list(field, [&](std::uint64_t distance) {
+    list(field, ids, [&](std::uint64_t distance) {
       program::HandleId id = 0;
       if (!handle_at(distance, id)) return false;
       ids.push_back(id);
@@ -71,7 +72,7 @@ class BodyReader : public PartReader {
     });
   }
   void indices(std::uint32_t field, std::vector<std::uint32_t>& values) {
-    list(field, [&](std::uint64_t value) {
+    list(field, values, [&](std::uint64_t value) {
       if (value >> 32 != 0) wrong(fields_, "a number in a list is over 32 bits");
       values.push_back(static_cast<std::uint32_t>(value));
       return true;
@@ -124,10 +125,15 @@ class BodyReader : public PartReader {
     return value;
   }
 
-  // Passes each number of a packed list to `take`, which returns false to end the reading.
-  template <class Take>
-  void list(std::uint32_t field, Take take) {
+  // Passes each number of a packed list to `take`, which adds it to `values` or returns false to
+  // end the reading.
+  template <class T, class Take>
+  void list(std::uint32_t field, std::vector<T>& values, Take take) {
     const std::string_view packed = view(field);
+    const auto is_end = [](char byte) { return static_cast<std::uint8_t>(byte) < 128; };
+    const auto count =
+        static_cast<std::size_t>(std::count_if(packed.begin(), packed.end(), is_end));
+    values.reserve(std::min(count, context_.limits.items - context_.items));
     std::uint64_t value = 0;
     for (Cursor cursor(packed); !cursor.done();) {
       if (!cursor.varint(value)) {

@@ -41,8 +41,8 @@ PyObject* binary(const Prepared& op, PyObject* a, PyObject* b) {
   if (!known || !to_var(a, arguments[0]) || !to_var(b, arguments[1])) {
     return refused(op, a, b);
   }
-  const PyTensor* tensor = is_tensor(a) ? tensor_of(a) : tensor_of(b);
-  return call_op(*tensor->session, op.id, arguments, {}, op.attributes);
+  PySession& session = session_of(arguments[arguments[0].is_tensor() ? 0 : 1]);
+  return call_op(session, op.id, arguments, {}, op.attributes);
 }
 
 PyObject* unary(const Prepared& op, PyObject* a) {
@@ -59,7 +59,7 @@ PyObject* inplace(const Prepared& op, PyObject* a, PyObject* b) {
     // Without this call, Python would use the operator that is not in place.
     return PyObject_CallMethod(a, (ops::catalog().at(op.id).name + "_").c_str(), "O", b);
   }
-  return call_inplace(*tensor_of(a)->session, op.id, a, arguments, {}, op.attributes);
+  return call_inplace(session_of(arguments[0]), op.id, a, arguments, {}, op.attributes);
 }
 
 template <const char* kName>

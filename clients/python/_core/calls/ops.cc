@@ -362,7 +362,7 @@ PySession* session_of(const OpObject& op, std::span<Var> arguments,
       }
     }
     for (const Var& argument : arguments) {
-      if (argument.is_tensor()) return static_cast<PySession*>(argument.builder());
+      if (argument.is_tensor()) return &client::session_of(argument);
     }
     PySession& session = current_session();
     return first_as_tensor(session, *op.def, arguments) ? &session : nullptr;

@@ -30,16 +30,21 @@ std::size_t place(OpId id) {
   return op.parameters.size() - static_cast<std::size_t>(op.operand_parameters) - 1;
 }
 
-}  // namespace
-
-bool takes_tf32(OpId id, std::span<const Var> arguments, const core::Attributes& attributes) {
-  const Switch by = switches()[id];
-  if (by == kNone || !g_on[by].load(std::memory_order_relaxed)) return false;
-  if (attributes.has(place(id))) return false;
+// Not inlined, because most operators have no switch.
+[[gnu::noinline]] bool is_on(Switch by, OpId id, std::span<const Var> arguments,
+                             const core::Attributes& attributes) {
+  if (!g_on[by].load(std::memory_order_relaxed) || attributes.has(place(id))) return false;
   return std::any_of(arguments.begin(), arguments.end(), [](const Var& var) {
     return var.is_tensor() && var.dtype() == core::DType::kF32 &&
            var.layout().device.kind == core::DeviceKind::kCuda;
   });
+}
+
+}  // namespace
+
+bool takes_tf32(OpId id, std::span<const Var> arguments, const core::Attributes& attributes) {
+  const Switch by = switches()[id];
+  return by != kNone && is_on(by, id, arguments, attributes);
 }
 
 core::Attributes with_tf32(OpId id, const core::Attributes& attributes) {

@@ -20,6 +20,12 @@ bool is_value(PyTypeObject* type) {
           std::strcmp(type->tp_name, "numpy.ndarray") != 0);
 }
 
+// Returns false if version_of() is always 0.
+constexpr bool may_have_version(Guards::Kind kind) {
+  return kind == Guards::Kind::kDict || kind == Guards::Kind::kNumber ||
+         kind == Guards::Kind::kOrder || kind == Guards::Kind::kType;
+}
+
 // A version number of a dict or a type that changes when it is written to. 0 if unknown.
 std::uint64_t version_of(Guards::Kind kind, PyObject* object) {
 #if PY_VERSION_HEX < 0x030C0000
@@ -102,6 +108,41 @@ bool same_order(PyObject* dict, PyObject* keys) {
     if (!same_value(PyList_GET_ITEM(keys, i), key)) return false;
   }
   return true;
+}
+
+}  // namespace
+
+namespace {
+
+// Returns true if these are the members of the container, in this order.
+bool same_members(PyObject* container, PyObject* list) {
+  const nb::object now = nb::steal(PySequence_List(container));
+  if (!now.is_valid()) PyErr_Clear();
+  if (!now.is_valid() || PyList_GET_SIZE(now.ptr()) != PyList_GET_SIZE(list)) return false;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
+    if (!same_value(PyList_GET_ITEM(list, i), PyList_GET_ITEM(now.ptr(), i))) return false;
+  }
+  return true;
+}
+
+// Returns true if these are the contents of the buffer.
+bool same_bytes(PyObject* object, PyObject* bytes) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(object, &view, PyBUF_FULL_RO) < 0) {
+    PyErr_Clear();
+    return false;
+  }
+  bool good = view.len == PyBytes_GET_SIZE(bytes);
+  if (good && PyBuffer_IsContiguous(&view, 'C')) {
+    good = std::memcmp(view.buf, PyBytes_AS_STRING(bytes), static_cast<std::size_t>(view.len)) == 0;
+  } else if (good) {
+    std::string now(static_cast<std::size_t>(view.len), '\0');
+    good = PyBuffer_ToContiguous(now.data(), &view, view.len, 'C') == 0 &&
+           std::memcmp(now.data(), PyBytes_AS_STRING(bytes), now.size()) == 0;
+    if (PyErr_Occurred()) PyErr_Clear();
+  }
+  PyBuffer_Release(&view);
+  return good;
 }
 
 }  // namespace
@@ -367,36 +408,10 @@ bool Guards::holds(const Group& group, const Fact& fact) {
       if (same < 0) PyErr_Clear();
       return same == 1;
     }
-    case Kind::kMembers: {
-      PyObject* const before = fact.expected.get();
-      const nb::object now = nb::steal(PySequence_List(object));
-      if (!now.is_valid()) PyErr_Clear();
-      if (!now.is_valid() || PyList_GET_SIZE(now.ptr()) != PyList_GET_SIZE(before)) return false;
-      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(before); ++i) {
-        if (!same_value(PyList_GET_ITEM(before, i), PyList_GET_ITEM(now.ptr(), i))) return false;
-      }
-      return true;
-    }
-    case Kind::kBuffer: {
-      PyObject* const bytes = fact.expected.get();
-      Py_buffer view;
-      if (PyObject_GetBuffer(object, &view, PyBUF_FULL_RO) < 0) {
-        PyErr_Clear();
-        return false;
-      }
-      bool good = view.len == PyBytes_GET_SIZE(bytes);
-      if (good && PyBuffer_IsContiguous(&view, 'C')) {
-        good = std::memcmp(view.buf, PyBytes_AS_STRING(bytes),
-                           static_cast<std::size_t>(view.len)) == 0;
-      } else if (good) {
-        std::string now(static_cast<std::size_t>(view.len), '\0');
-        good = PyBuffer_ToContiguous(now.data(), &view, view.len, 'C') == 0 &&
-               std::memcmp(now.data(), PyBytes_AS_STRING(bytes), now.size()) == 0;
-        if (PyErr_Occurred()) PyErr_Clear();
-      }
-      PyBuffer_Release(&view);
-      return good;
-    }
+    case Kind::kMembers:
+      return same_members(object, fact.expected.get());
+    case Kind::kBuffer:
+      return same_bytes(object, fact.expected.get());
     case Kind::kClass:
       return reinterpret_cast<PyObject*>(Py_TYPE(object)) == fact.expected.get();
     case Kind::kFunction:
@@ -411,21 +426,17 @@ bool Guards::holds(const Group& group, const Fact& fact) {
   return false;
 }
 
-bool Guards::unchanged(const Group& group) {
-  return group.version != 0 && group.version == version_of(group.kind, group.object);
-}
-
 bool Guards::check() {
   if (spoilt_) return false;
   for (Group& group : groups_) {
     if (group.container.get() != group.object) return false;
-    if (unchanged(group)) continue;
+    if (group.version != 0 && group.version == version_of(group.kind, group.object)) continue;
     for (const Fact& fact : group.facts) {
       if (!holds(group, fact)) return false;
     }
     // While the container is not written to, facts that held once still hold, because the container
     // keeps the expected objects alive.
-    group.version = version_of(group.kind, group.object);
+    if (may_have_version(group.kind)) group.version = version_of(group.kind, group.object);
   }
   return true;
 }

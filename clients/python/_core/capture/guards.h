@@ -142,8 +142,6 @@ class Guards {
   Group& group(Kind kind, PyObject* object);
   Fact* fact(Group& group, PyObject* key, PyObject* expected);
   static bool holds(const Group& group, const Fact& fact);
-  static bool unchanged(const Group& group);
-  static void note_version(Group& group);
 
   bool spoilt_ = false;
   std::vector<Group> groups_;

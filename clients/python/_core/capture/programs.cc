@@ -256,16 +256,17 @@ nb::tuple call(PyProgram& p, nb::handle arguments, nb::handle numbers, std::uint
       *p.callable, command_of(p, numbers, times, std::move(sliced)), inputs, results);
   if (PyErr_Occurred()) throw nb::python_error();
   raise_if(status);
-  nb::list out;
-  if (whole) {
-    for (const HandleRef& h : results) out.append(tensor_object(*p.session, h));
-  } else {
-    for (const TracedOutput& output : p.outputs) {
-      out.append(tensor_object(*p.session,
-                               output.is_input ? inputs[output.index] : results[output.index]));
-    }
+  const std::size_t size = whole ? results.size() : p.outputs.size();
+  const nb::tuple out = nb::steal<nb::tuple>(PyTuple_New(static_cast<Py_ssize_t>(size)));
+  if (!out.is_valid()) throw nb::python_error();
+  for (std::size_t i = 0; i < size; ++i) {
+    const bool is_input = !whole && p.outputs[i].is_input;
+    const std::size_t at = whole ? i : p.outputs[i].index;
+    const HandleRef& h = is_input ? inputs[at] : results[at];
+    PyTuple_SET_ITEM(out.ptr(), static_cast<Py_ssize_t>(i),
+                     tensor_object(*p.session, h).release().ptr());
   }
-  return nb::tuple(out);
+  return out;
 }
 
 // A finished trace, from which backward programs for other outputs can be made.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -89,6 +90,15 @@ def _cast_method(name: str, dtype: Any) -> Any:
     return cast
 
 
+@functools.cache
+def _autograd() -> Any:
+    """The package autograd, which imports this one. An import statement in each call would take longer
+    than the call."""
+    from .. import autograd
+
+    return autograd
+
+
 def _backward(self: Tensor, gradient: Tensor | None = None, retain_graph: bool | None = None,
               create_graph: bool = False, inputs: Any = None) -> None:
     """Adds the gradients of this tensor to .grad of the leaves on which it depends.
@@ -96,9 +106,7 @@ def _backward(self: Tensor, gradient: Tensor | None = None, retain_graph: bool |
     This is one instruction: the daemon runs the whole pass. `gradient` is required unless the tensor has
     one element.
     """
-    from .. import autograd
-
-    autograd.backward(self, gradient, retain_graph, create_graph, inputs)
+    _autograd().backward(self, gradient, retain_graph, create_graph, inputs)
 
 
 def _register_hook(self: Tensor, hook: Any) -> RemovableHandle:
@@ -319,7 +327,6 @@ def _type_as(self: Tensor, other: Tensor) -> Tensor:
 # ---------------------------------------------------------------- attaching the methods
 
 _PROPERTIES = {
-    "shape": (lambda self: Size(self._shape), "The size of each dimension."),
     "data": (lambda self: ops["data"](self), "The same memory without history."),
     "T": (lambda self: ops["permute"](self, list(range(self.dim()))[::-1]), "Dimensions reversed."),
     "mT": (_matrices_turned, "The last two dimensions swapped."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Iterator, Sequence
@@ -42,18 +43,20 @@ class Follower(Protocol):
         """Called after a backward has added gradients."""
 
 
-_followers: weakref.WeakValueDictionary[int, Follower] = weakref.WeakValueDictionary()
+_followers: dict[int, weakref.ref[Follower]] = {}  # by order of registration
 _numbers = itertools.count()
 
 
 def follow(follower: Follower) -> None:
     """Registers a follower, for as long as it is referred to elsewhere."""
-    _followers[next(_numbers)] = follower
+    number = next(_numbers)
+    # pop(number, gone reference) removes it, without an error if it is absent.
+    _followers[number] = weakref.ref(follower, functools.partial(_followers.pop, number))
 
 
 def followers() -> list[Follower]:
     """The registered followers in the order of registration, which is the same in all ranks of a world."""
-    return list(_followers.values())
+    return [found for each in list(_followers.values()) if (found := each()) is not None]
 
 
 def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None = None,
@@ -94,9 +97,11 @@ def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None =
 
 def _run(roots: list[Any], seeds: list[Any], keep: bool, create_graph: bool) -> None:
     """Runs the backward in the session of the roots."""
+    if not _followers:
+        _core.backward(roots, seeds, None, keep, create_graph, True)
+        return
     core = roots[0]._session
-    found = followers() if _followers else []
-    waiting = [(each, each.gradients_before()) for each in found if each.follows(core)]
+    waiting = [(each, each.gradients_before()) for each in followers() if each.follows(core)]
     _core.backward(roots, seeds, None, keep, create_graph, True)
     for each, before in waiting:
         each.gradients_after(before)

@@ -16,7 +16,9 @@ from .._core import Tensor
 
 __all__ = ["Passage", "may_return", "run_all"]
 
-_open: weakref.WeakSet[Passage] = weakref.WeakSet()  # the passages that a later backward may still reach
+# The passages that a later backward may still reach. Each backward asks whether there are any, and the
+# truth of a WeakSet is a call of Python code.
+_open: set[weakref.ref[Passage]] = set()
 _lock = threading.Lock()  # protects _open
 
 
@@ -34,8 +36,9 @@ class Passage:
 
     def __init__(self, origin: Tensor, into: Any) -> None:
         self.origin, self.into = origin, into
+        self.own = weakref.ref(self, _open.discard)
         with _lock:
-            _open.add(self)
+            _open.add(self.own)
 
     def reached(self, gradient: Tensor) -> None:
         """Called when a backward has reached the passage, with its gradient of `origin`. RuntimeError
@@ -86,7 +89,7 @@ def _next_session_part(
     if not keep:
         with _lock:
             for passage, _ in mine:
-                _open.discard(passage)
+                _open.discard(passage.own)
     return [passage.origin for passage, _ in mine], [gradient for _, gradient in mine]
 
 
@@ -100,10 +103,11 @@ def _leads(first: Any, last: Any) -> bool:
     """Returns whether a chain of one or more passages leads a backward from the first session to the last
     one."""
     with _lock:
-        passages = list(_open)
+        passages = [each() for each in list(_open)]
     steps: dict[Any, set[Any]] = {}
     for passage in passages:
-        steps.setdefault(passage.into, set()).add(passage.origin._session)
+        if passage is not None:
+            steps.setdefault(passage.into, set()).add(passage.origin._session)
     seen, todo = set(), list(steps.get(first, ()))
     while todo:
         session = todo.pop()

@@ -182,18 +182,27 @@ class Entry:
 
     def ready(self, tensors: Sequence[Tensor], numbers: Sequence[Any]) -> bool:
         """Returns whether a call with these arguments may run the program."""
-        if (not self.facts.check() or any(tensors[i] is not t for i, t in self.same)
-                or not self.program.ready(tensors)):
+        # Loops, because a generator takes more time than what it checks here.
+        if not self.facts.check() or not self.program.ready(tensors):
             return False
+        for i, t in self.same:
+            if tensors[i] is not t:
+                return False
         for box, value in zip(self.arguments, numbers, strict=True):
             box[0] = value
-        return all(guard() for guard in self.guards)
+        for guard in self.guards:
+            if not guard():
+                return False
+        return True
 
     def next_numbers(self) -> list[Any]:
         """Runs the actions that a call repeats, and returns the numbers of the call."""
         for action in self.actions:
             action()
-        return [get() for get in self.numbers]
+        numbers = []  # not by a comprehension, which is a function call
+        for get in self.numbers:
+            numbers.append(get())
+        return numbers
 
     def run(self, tensors: Sequence[Tensor], lines: Lines | None = None) -> Any:
         """Runs the program; `lines` are used for second derivatives. Precondition: ready() has returned

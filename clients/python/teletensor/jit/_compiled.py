@@ -25,6 +25,7 @@ __all__ = ["Compiled", "Program", "Uncaptured", "compile", "leaf_names", "repeat
 MAX_PROGRAMS = 16  # the maximum number of programs that one function keeps
 MAX_ATTEMPTS = 4  # the maximum number of consecutive captures that the next call could not use
 _TRACE_OPTIONS = {"check_trace", "check_inputs", "check_tolerance", "optimize", "strict"}
+_ONLY_TENSORS = {Tensor}
 ROUNDS = 64  # the maximum number of iterations that one message requests
 
 
@@ -200,7 +201,7 @@ class Compiled(OfModule):
               ) -> tuple[Any, list[Tensor], list[Any], list[int]]:
         """Returns the key that decides which program a call runs, the call's tensors, its numbers, and the
         positions of the numbers."""
-        if not kwargs and all(type(a) is Tensor for a in args):
+        if not kwargs and _ONLY_TENSORS.issuperset(map(type, args)):
             return (_core.signature(args), len(args)), list(args), [], []
         leaves, spec = flatten((list(args), kwargs))
         tensors: list[Tensor] = []
@@ -229,20 +230,21 @@ class Compiled(OfModule):
     def _find(self, key: Any, tensors: list[Tensor], numbers: list[Any]) -> Entry | None:
         for entry in self._cache.get(key, ()):
             if entry.ready(tensors, numbers):
-                self._latest = entry
+                if self._latest is not entry:
+                    self._latest = entry
                 return entry
         return None
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if _capturing.active() is not None or _core.depth():
             return self._function(*args, **kwargs)  # within another capture, or within a transform
-        if not _can_capture():
-            _warn_that_nothing_is_captured()
-            return self._function(*args, **kwargs)
         key, tensors, numbers, places = self._sort(args, kwargs)
         entry = self._find(key, tensors, numbers)
         if entry is not None:
             return entry.run(tensors)
+        if not _can_capture():
+            _warn_that_nothing_is_captured()
+            return self._function(*args, **kwargs)
         return self._capture(key, tensors, places, args, kwargs)
 
     def _capture(self, key: Any, tensors: list[Tensor], places: list[int], args: tuple[Any, ...],

@@ -235,7 +235,22 @@ class Hooks:
         return args, kwargs
 
 
-every = Hooks()  # the hooks for all modules
+class _HooksOfAll(Hooks):
+    """The hooks for all modules. Each call of a module asks whether there are any: `ids` says so without a
+    call of Python code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: dict[int, bool] = {}
+
+    def add(self, *args: Any, **kwargs: Any) -> RemovableHandle:
+        handle = super().add(*args, **kwargs)
+        self.ids[handle.id] = True
+        handle._hooks += (self.ids,)
+        return handle
+
+
+every = _HooksOfAll()
 
 
 def register_module_forward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:

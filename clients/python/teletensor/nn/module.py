@@ -95,7 +95,7 @@ class Module(PrivateNames):
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not self._hooks and not every:
+        if not self._hooks and not every.ids:
             return self.forward(*args, **kwargs)
         return (self._hooks or Hooks()).call(self, args, kwargs)
 

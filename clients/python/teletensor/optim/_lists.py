@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from .. import _api as tt
+from .. import _api as tt, _core
 from .._script import capturing as _capturing
 from .._tensors.tensor import Tensor
 from .optimizer import Optimizer, _check_range, _check_rate
@@ -37,7 +37,7 @@ def check_common(group: dict[str, Any]) -> None:
 def reals(lists: list[list[Tensor]]) -> list[list[Tensor]]:
     """The lists of parameters, gradients and states, in which complex tensors are replaced by views as
     pairs of real numbers: their real and imaginary parts are optimized as separate parameters."""
-    if not any(parameter.is_complex() for parameter in lists[0]):
+    if not _core.any_complex(lists[0]):
         return lists
     return [[tt.view_as_real(x) if x.is_complex() else x for x in each] for each in lists]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .. import _api as tt
+from .. import _api as tt, _core
 from .._names import ops as _ops
 from .._tensors.tensor import Tensor
 from ._lists import ListOptimizer, options
@@ -127,7 +127,7 @@ class SparseAdam(ListOptimizer):
         for name, text in (("lr", "learning rate"), ("eps", "epsilon value")):
             if not group[name] > 0:
                 raise ValueError(f"Invalid {text}: {group[name]}")
-        if any(parameter.is_complex() for parameter in group["params"]):
+        if _core.any_complex(group["params"]):
             raise ValueError("SparseAdam does not support complex parameters")
 
     def _states(self, group: dict[str, Any]) -> tuple[str | None, ...]:

@@ -308,6 +308,7 @@ class Loop final : public LoopMaker {
     std::size_t operands = 0;
     std::size_t last = 0;    // the last step that reads it
     bool folded = false;     // a reduction reads it, one whole leaf at a time
+    bool freed = false;      // a later step may use its slot
     std::int64_t slot = -1;  // offset in a part's memory; -1: stored in a tensor
   };
 
@@ -407,13 +408,14 @@ class Loop final : public LoopMaker {
     return {};
   }
 
-  // Sets `step` to the step that computes the operand.
-  Status read_inside(const TensorArg& operand, std::int64_t& step) const {
+  // Sets `step` to the step that computes the operand, which the present step reads.
+  Status read_inside(const TensorArg& operand, std::int64_t& step) {
     step = operand.number.integer;
     if (step < 0 || step >= static_cast<std::int64_t>(step_) ||
         steps_[static_cast<std::size_t>(step)].role != LoopRole::kElement) {
       return core::internal("a step of a loop reads a later step");
     }
+    works_[static_cast<std::size_t>(step)].last = step_;
     return {};
   }
 
@@ -442,46 +444,46 @@ class Loop final : public LoopMaker {
     return {};
   }
 
+  // Gives the result of step s a slot, which is a place in a part's memory.
+  void take_slot(std::size_t s, std::vector<std::int64_t>& free) {
+    Work& work = works_[s];
+    if (!work.folded && !free.empty()) {
+      work.slot = free.back();
+      free.pop_back();
+      return;
+    }
+    work.slot = slot_bytes_;
+    slot_bytes_ += (work.folded ? kLeaf * size_of_step(s) : kBlock * 16) + 64;
+  }
+  // Frees the slot of step `of` if no step after s reads it.
+  void free_slot(std::size_t of, std::size_t s, std::vector<std::int64_t>& free) {
+    Work& work = works_[of];
+    if (work.slot < 0 || work.folded || work.freed || work.last > s) return;
+    work.freed = true;
+    free.push_back(work.slot);
+  }
+
   // Assigns places in a part's memory to the results that are not stored, and fills the constants.
   Status place() {
-    for (std::size_t s = 0; s < works_.size(); ++s) {
-      for (const std::int64_t from : works_[s].inside) {
-        if (from >= 0) works_[static_cast<std::size_t>(from)].last = s;
-      }
-    }
     for (const Folding& fold : folds_) {
       if (fold.source < 0) continue;
       Work& source = works_[static_cast<std::size_t>(fold.source)];
       source.folded = true;
       source.last = works_.size();
     }
-    std::vector<std::pair<std::size_t, std::int64_t>> busy;  // (last reader, slot)
-    std::vector<std::int64_t> free;
+    std::vector<std::int64_t> free;  // slots
     std::size_t constants = 0;
     for (std::size_t s = 0; s < works_.size(); ++s) {
       Work& work = works_[s];
-      if (work.element) constants += work.element->constant_bytes();
-      if (!work.element || steps_[s].out.data != nullptr) continue;
-      if (work.folded) {
-        work.slot = slot_bytes_;
-        slot_bytes_ += kLeaf * size_of_step(s) + 64;
-        continue;
-      }
-      if (free.empty()) {
-        work.slot = slot_bytes_;
-        slot_bytes_ += kBlock * 16 + 64;
-      } else {
-        work.slot = free.back();
-        free.pop_back();
-      }
-      busy.emplace_back(work.last, work.slot);
+      if (!work.element) continue;
+      constants += work.element->constant_bytes();
+      if (steps_[s].out.data == nullptr) take_slot(s, free);
       // A slot is free after its last reader. The last reader itself must not reuse it, because it
       // would overwrite what it reads.
-      std::erase_if(busy, [&](const auto& entry) {
-        if (entry.first > s) return false;
-        free.push_back(entry.second);
-        return true;
-      });
+      for (std::size_t i = 0; i < work.operands; ++i) {
+        if (work.inside[i] >= 0) free_slot(static_cast<std::size_t>(work.inside[i]), s, free);
+      }
+      free_slot(s, s, free);  // if no step reads it
     }
     if (constants == 0) return {};
     auto* memory = static_cast<std::byte*>(scratch_.allocate(constants));

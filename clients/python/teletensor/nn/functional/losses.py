@@ -72,7 +72,7 @@ def _legacy_get_string(
 
 def _pair(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the two broadcast together, with PyTorch's warning if that changes a shape."""
-    if tuple(input.shape) == tuple(target.shape):
+    if input.shape == target.shape:
         return input, target
     warnings.warn(
         f"Using a target size ({target.shape}) that is different to the input size "
