@@ -99,3 +99,28 @@ def test_small_names(tt):
     tt.set_warn_always(False)
     x = tt.tensor([1 + 2j])
     assert tt.conj_physical_(x) is x and x.conj_physical_().tolist() == [1 + 2j]
+
+
+# Expressions of a matrix x, vectors v and u, a batch b and an image i, whose nodes have PyTorch's names.
+NODES = """
+x @ v; v @ v; v @ x.T; x @ x.T; b @ b.mT; b @ x.T; F.linear(x, x); F.linear(x, x, u); F.linear(b, x, u); F.linear(v, x)
+x.sum(); x.sum(0); x.mean(); x.mean((0, 1)); x.prod(); x.prod(0); x.norm(); x.norm(dim=0); x.max(); x.max(0)[0]
+x.min(1)[0]; x.median(); x.median(0)[0]; x.nansum(); x.squeeze(); x.squeeze(0); x.clamp(0, 1); x.clamp(min=x)
+x.pow(2); x ** x; 2 ** x; x.div(2, rounding_mode="floor"); x / x; 1 - x; x - 1; x % 2; x.remainder(x); x.lerp(x, 0.5)
+x.lerp(x, x); x.scatter(0, T.tensor([[0]]), 0.0); x.scatter(0, T.tensor([[0]]), x); x.t(); x.T; x.mT; x.transpose(0, 1)
+x.double(); x.reshape(3, 2); x.flatten(); x.T.contiguous(); x.square(); T.outer(v, v); F.max_pool2d(i, 2)
+F.avg_pool2d(i, 2); F.batch_norm(i, None, None, training=True); F.layer_norm(x, (3,)); F.dropout(x, 0.5); F.relu6(x)
+F.cross_entropy(x, T.tensor([0, 1])); F.logsigmoid(x); x * 2; x.exp(); x[0]; x.unbind()[0]; x.expand(2, 2, 3)
+"""
+
+
+def test_names_of_nodes(tt):
+    def names(m):
+        rng = np.random.default_rng(2)
+        shapes = {"x": (2, 3), "v": (3,), "u": (2,), "b": (2, 2, 3), "i": (1, 2, 4, 4)}
+        space = {n: m.tensor(rng.random(s, np.float32) + 0.1, requires_grad=True) for n, s in shapes.items()}
+        space |= {"T": m, "F": m.nn.functional}
+        return {line: eval(line.strip(), space).grad_fn.name() for line in NODES.replace("\n", ";").split(";") if line.strip()}
+
+    assert names(tt) == names(torch)
+    assert "grad_fn=<MvBackward0>" in repr(tt.ones(2, 3, requires_grad=True) @ tt.ones(3))
