@@ -43,6 +43,7 @@ REASONS = {
     "distributions have no modules of their own": "distributions.Independent",
     "torch.fx": "func.functionalize",
     "no blocked layouts": "Tensor.to_sparse sparse_bsc_tensor sparse_bsr_tensor",
+    "no storage objects, and denormal numbers everywhere": "is_storage set_flush_denormal",
     "a DataLoader of nothing": "optim.lr_scheduler.OneCycleLR",
     "no device cuda": "set_default_device",
     "no complex32": "set_default_dtype",

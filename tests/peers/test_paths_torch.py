@@ -28,7 +28,7 @@ MISSING = {
     "overrides": """enable_reentrant_dispatch get_ignored_functions get_overridable_functions get_testing_overrides
         is_tensor_method_or_property redispatch_function resolve_name wrap_torch_function""",
     "autograd.profiler": """EnforceUnique KinetoStepTracker MemRecordsAcc emit_itt emit_nvtx load_nvprof
-        parse_nvprof_trace profile FunctionEvent""",
+        parse_nvprof_trace FunctionEvent""",
     "profiler": """CuspyConfig DeviceType ExecutionTraceObserver PerformanceMetricsConfig ProfilerActivityConfig
         kineto_available""",
     "nn.parallel.parallel_apply": "get_a_var",
@@ -56,6 +56,7 @@ FILE_OPTIONS = {
     "serialization_format", "single_file_per_rank", "sync_files", "thread_count"}  # fmt: skip
 # Parameters that PyTorch has and a function of teletensor does not have.
 PARAMETERS = {
+    "autograd.profiler.profile": {"_profiler_extensions"},
     "distributed.init_process_group": {"_ranks", "enable_reconfigure"},
     "distributed.checkpoint.CheckpointException": {"failures", "msg"},
     "distributed.checkpoint.load": {"no_dist", "planner"},

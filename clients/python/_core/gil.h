@@ -59,4 +59,11 @@ class WithGil {
   const PyGILState_STATE state_;
 };
 
+// Takes the GIL and runs the pending signal handlers; returns true, with an error set, if one of
+// them raised.
+inline bool signalled() {
+  const WithGil held;
+  return PyErr_CheckSignals() != 0;
+}
+
 }  // namespace teletensor::client

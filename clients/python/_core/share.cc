@@ -10,11 +10,6 @@
 namespace teletensor::client {
 namespace {
 
-bool signalled() {
-  const WithGil held;
-  return PyErr_CheckSignals() != 0;
-}
-
 // Raises the loss of the session if a wait has ended with it.
 template <class T>
 void check_session(PySession& session, const core::Result<T>& waited) {

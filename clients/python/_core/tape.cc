@@ -3,7 +3,6 @@
 // by this client (autograd/backward.h); the daemon does not know them.
 
 #include <algorithm>
-#include <cctype>
 #include <unordered_set>
 
 #include "bindings.h"
@@ -34,25 +33,6 @@ nb::object tensor_or_none(PySession& session, const Var& v) {
 NodeExtra& extra_of(Node& node) {
   if (node.extra == nullptr) node.extra = core::Ref<core::Counted>(new NodeExtra);
   return *static_cast<NodeExtra*>(node.extra.get());
-}
-
-std::string node_name(const PySession& session, const Node& node) {
-  if (node.extra != nullptr) {
-    const std::string& own = static_cast<const NodeExtra*>(node.extra.get())->name;
-    if (!own.empty()) return own;
-  }
-  // Converts "mul" to "MulBackward0", and "log_softmax" to "LogSoftmaxBackward0".
-  std::string out;
-  bool upper = true;
-  for (char c : session.catalog().at(node.label).name) {
-    if (c == '_' || c == '.') {
-      upper = true;
-      continue;
-    }
-    out += upper ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : c;
-    upper = false;
-  }
-  return out + "Backward0";
 }
 
 nb::object node_object(PySession& session, Node* node, Handle* leaf) {

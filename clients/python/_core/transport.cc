@@ -36,11 +36,6 @@ class Buffer {
   Py_buffer view_;
 };
 
-bool signalled() {
-  const WithGil held;
-  return PyErr_CheckSignals() != 0;
-}
-
 void raise_call(const Status& status, const std::string& word = {}) {
   if (PyErr_Occurred()) throw nb::python_error();
   if (status.ok()) return;

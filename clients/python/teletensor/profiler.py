@@ -239,6 +239,42 @@ class profile:
                 plain.write(text)
 
 
+class _AutogradProfile(profile):
+    """The older `torch.autograd.profiler.profile`: records the current session unless enabled is False.
+    The switches that choose what is recorded have no effect, but record_shapes."""
+
+    def __init__(self, enabled: bool = True, *, use_device: str | None = None, record_shapes: bool = False,
+                 with_flops: bool = False, profile_memory: bool = False, with_stack: bool = False,
+                 with_modules: bool = False, use_kineto: bool = False, use_cpu: bool = True,
+                 experimental_config: Any = None, acc_events: bool = False,
+                 custom_trace_id_callback: Any = None, post_processing_timeout_s: float | None = None,
+                 activity_filters: Any = None) -> None:
+        super().__init__(record_shapes=record_shapes)
+        self.enabled = enabled
+
+    def __enter__(self) -> Any:
+        """Starts, and returns the profile; None if it is not enabled, as in PyTorch."""
+        return super().__enter__() if self.enabled else None
+
+    @property
+    def function_events(self) -> EventList:
+        """As events()."""
+        return self.events()
+
+    def table(self, *args: Any, **options: Any) -> str:
+        """The table of all events, one row for each."""
+        return self.events().table(*args, **options)
+
+    def total_average(self) -> FunctionEventAvg:
+        """The sum of all events."""
+        return self.events().total_average()
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """The time of all ops on the daemon's lanes, in microseconds."""
+        return self.events().self_cpu_time_total
+
+
 def tensorboard_trace_handler(dir_name: str, worker_name: str | None = None, use_gzip: bool = False,
                               use_python_export: bool = False) -> Callable[[profile], None]:
     """Returns a function for on_trace_ready that writes each trace to a file in that folder, which it

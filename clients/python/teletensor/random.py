@@ -9,7 +9,7 @@ from ._sessions.scopes import Restoring
 from ._tensors.generator import Generator, default_generator
 
 __all__ = ["default_generator", "fork_rng", "get_rng_state", "initial_seed", "manual_seed", "seed",
-           "set_rng_state"]
+           "set_rng_state", "thread_safe_generator"]
 
 
 def manual_seed(seed: Any) -> Generator:
@@ -35,6 +35,10 @@ def get_rng_state() -> tuple[Any, Any]:
 def set_rng_state(state: tuple[Any, Any]) -> None:
     """Restores a state from get_rng_state."""
     _core.set_rng_state(*state)
+
+
+def thread_safe_generator() -> None:
+    """Returns None: the workers of a DataLoader are processes, each with a generator of its own."""
 
 
 def fork_rng(devices: Any = None, enabled: bool = True, device_type: str = "cuda") -> Restoring:

@@ -8,8 +8,8 @@ from .._core import Tensor, ops
 from .common import function_only
 
 __all__ = [
-    "adjoint", "conj", "conj_physical", "imag", "is_complex", "is_conj", "is_neg", "isreal", "real",
-    "resolve_conj", "resolve_neg",
+    "adjoint", "conj", "conj_physical", "conj_physical_", "imag", "is_complex", "is_conj", "is_neg",
+    "isreal", "real", "resolve_conj", "resolve_neg",
 ]
 
 
@@ -59,6 +59,11 @@ def conj(input: Tensor) -> Tensor:
 def conj_physical(input: Tensor) -> Tensor:
     """The complex conjugate; a real tensor is returned itself."""
     return conj(input)
+
+
+def conj_physical_(input: Tensor) -> Tensor:
+    """conj_physical in place."""
+    return ops["copy_"](input, conj(input)) if input.dtype.is_complex else input
 
 
 def resolve_conj(input: Tensor) -> Tensor:

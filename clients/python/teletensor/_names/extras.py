@@ -4,6 +4,7 @@ programs written for PyTorch run. Functions of nn.functional are exported as the
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,18 +37,20 @@ from ..nn.functional import (
 
 __all__ = [
     "affine_grid_generator", "alpha_dropout_", "are_deterministic_algorithms_enabled", "asarray",
-    "clear_autocast_cache", "conv_tbc", "cosine_embedding_loss", "dropout_", "embedding_bag",
+    "clear_autocast_cache", "cond", "conv_tbc", "cosine_embedding_loss", "dropout_", "embedding_bag",
     "feature_alpha_dropout_", "frobenius_norm", "from_dlpack", "frombuffer",
     "get_default_device", "get_deterministic_debug_mode", "get_device",
     "get_float32_matmul_precision", "get_num_interop_threads", "get_num_threads", "grid_sampler",
     "gru_cell", "hardshrink", "hinge_embedding_loss",
     "is_anomaly_enabled", "is_autocast_cache_enabled",
-    "is_deterministic_algorithms_warn_only_enabled", "is_distributed", "is_inference", "lobpcg",
+    "is_deterministic_algorithms_warn_only_enabled", "is_distributed", "is_inference", "is_storage",
+    "is_warn_always_enabled", "lobpcg",
     "lstm_cell",
     "margin_ranking_loss", "nuclear_norm", "pca_lowrank", "poisson_nll_loss", "prelu", "range",
     "rnn_relu_cell",
     "rnn_tanh_cell", "set_deterministic_debug_mode", "set_float32_matmul_precision",
-    "set_num_interop_threads", "set_num_threads", "set_printoptions", "svd_lowrank",
+    "set_flush_denormal", "set_num_interop_threads", "set_num_threads", "set_printoptions",
+    "set_warn_always", "svd_lowrank",
     "triplet_margin_loss", "typename", "use_deterministic_algorithms", "view_as_complex_copy",
     "view_as_real_copy",
 ]  # fmt: skip
@@ -138,6 +141,39 @@ def is_inference(input: Tensor) -> bool:
 def is_distributed(input: Tensor) -> bool:
     """Returns False."""
     return False
+
+
+def is_storage(obj: Any) -> bool:
+    """Returns False: there are no storage objects, because the memory is the daemon's."""
+    return False
+
+
+def set_flush_denormal(mode: bool) -> bool:
+    """Returns False: the daemon's kernels always compute with denormal numbers."""
+    return False
+
+
+_warns_always = [False]
+
+
+def set_warn_always(b: bool, /) -> None:
+    """Stores the flag, without any other effect: Python's filters decide which warnings are shown."""
+    _warns_always[0] = bool(b)
+
+
+def is_warn_always_enabled() -> bool:
+    """Returns the flag that was given to set_warn_always last; at first, False."""
+    return _warns_always[0]
+
+
+def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any = ()) -> Any:
+    """true_fn(*operands) if pred, a bool or a tensor of one element, is true, and false_fn(*operands)
+    otherwise. Waits for the value of a tensor; `jit.script` compiles `if` into the program instead."""
+    if isinstance(pred, Tensor) and pred.numel() != 1:
+        raise RuntimeError(f"Expected pred to be bool or single-element tensor, but got {pred}.")
+    if not callable(true_fn) or not callable(false_fn):
+        raise RuntimeError("Expect both branches to be callable.")
+    return true_fn(*operands) if pred else false_fn(*operands)
 
 
 def typename(obj: Any) -> str:

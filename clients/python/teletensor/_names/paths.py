@@ -50,10 +50,11 @@ _tensor_str: _tensors.repr PRINT_OPTS set_printoptions
 _utils: _names.legacy _flatten_dense_tensors _take_tensors _unflatten_dense_tensors
 autograd.anomaly_mode: autograd detect_anomaly set_detect_anomaly
 autograd.grad_mode: autograd enable_grad inference_mode no_grad set_grad_enabled
-autograd.profiler: _tools.profile_events EventList; profiler record_function
+autograd.profiler: _tools.profile_events EventList;
+    profiler ProfilerActivity profile=_AutogradProfile record_function
 autograd.variable: autograd Variable
 cuda.amp.autocast_mode: cuda.amp autocast custom_bwd custom_fwd
-cuda.amp.grad_scaler: cuda.amp GradScaler
+cuda.amp.grad_scaler: cuda.amp GradScaler; amp.grad_scaler OptState
 distributions.bernoulli: distributions Bernoulli
 distributions.beta: distributions Beta
 distributions.binomial: distributions Binomial
@@ -63,6 +64,7 @@ distributions.chi2: distributions Chi2
 distributions.constraint_registry: distributions.registry ConstraintRegistry biject_to transform_to
 distributions.continuous_bernoulli: distributions ContinuousBernoulli
 distributions.dirichlet: distributions Dirichlet
+distributions.exp_family: distributions ExponentialFamily
 distributions.exponential: distributions Exponential
 distributions.fishersnedecor: distributions FisherSnedecor
 distributions.gamma: distributions Gamma
@@ -139,7 +141,8 @@ serialization: _files.serialize load save
 utils.data._utils: utils.data
 utils.data._utils.collate: utils.data default_collate default_convert
 utils.data._utils.worker: utils.data WorkerInfo get_worker_info
-utils.data.dataloader: utils.data DataLoader default_collate default_convert get_worker_info
+utils.data.dataloader: utils.data BatchSampler DataLoader Dataset IterableDataset RandomSampler Sampler
+    SequentialSampler default_collate default_convert get_worker_info
 utils.hooks: nn._hooks RemovableHandle
 utils.model_zoo: hub load_url=load_state_dict_from_url
 xpu: _names.no_device device_count is_available

@@ -319,6 +319,21 @@ def _where(self: Tensor, condition: Tensor, other: Any) -> Tensor:
     return ops["where"](condition, self, other)
 
 
+def _as_subclass(self: Tensor, cls: type) -> Tensor:
+    """Returns a tensor of the class `cls`, a subclass of Tensor, that shares this tensor's memory and is
+    computed from it in the graph. `cls.__init__` is not called."""
+    if not (isinstance(cls, type) and issubclass(cls, Tensor)):
+        raise RuntimeError(f"as_subclass: cls must be a subclass of Tensor, not {cls!r}")
+    same: Tensor = ops["alias"](self)
+    if cls is not Tensor:
+        same.__class__ = cls
+    return same
+
+
+def _record_stream(self: Tensor, stream: Any) -> None:
+    """Has no effect: the daemon keeps the tensor's memory until everything issued before has run."""
+
+
 def _type_as(self: Tensor, other: Tensor) -> Tensor:
     """Returns the tensor cast to the dtype of `other`."""
     return _to(self, other.dtype)
@@ -389,6 +404,7 @@ def attach() -> None:
         "__array_priority__": 1000, "__array_ufunc__": _array_ufunc,
         "nelement": _nelement, "hand_over": _follow.hand_over, "take_back": _follow.take_back,
         "ndimension": _ndimension, "where": _where, "type_as": _type_as,
+        "as_subclass": _as_subclass, "record_stream": _record_stream,
         "__contains__": _contains,
         "__dlpack__": _dlpack, "__dlpack_device__": _dlpack_device,
         "__copy__": _copy, "__deepcopy__": _deepcopy, "__reduce_ex__": reduced, "__format__": _format,

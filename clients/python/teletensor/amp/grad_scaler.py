@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,9 +11,15 @@ from .. import _api as tt
 from .._names import ops as _ops
 from .._tensors.tensor import Tensor
 
-__all__ = ["GradScaler"]
+__all__ = ["GradScaler", "OptState"]
 
-_READY, _UNSCALED, _STEPPED = range(3)
+
+class OptState(enum.Enum):
+    """What the scaler has done with the gradients of an optimizer since the last `update`."""
+
+    READY = 0
+    UNSCALED = 1
+    STEPPED = 2
 
 
 class GradScaler:
@@ -48,7 +55,7 @@ class GradScaler:
         self._growth_interval = growth_interval
         self._scale: Tensor | None = None
         self._growth_tracker: Tensor | None = None
-        self._stages: dict[int, int] = defaultdict(lambda: _READY)
+        self._stages: dict[int, OptState] = defaultdict(lambda: OptState.READY)
         self._found: dict[int, Tensor] = {}
 
     def _start(self, device: Any) -> Tensor:
@@ -76,11 +83,11 @@ class GradScaler:
         if not self._enabled:
             return
         stage = self._stages[id(optimizer)]
-        if stage == _UNSCALED:
+        if stage == OptState.UNSCALED:
             raise RuntimeError(
                 "unscale_() has already been called on this optimizer since the last update()."
             )
-        if stage == _STEPPED:
+        if stage == OptState.STEPPED:
             raise RuntimeError("unscale_() is being called after step().")
         if self._scale is None:
             raise AssertionError("Attempted unscale_ but _scale is None: call scale() first")
@@ -105,7 +112,7 @@ class GradScaler:
                 total = tt.maximum(total, found.to(total.device))
             self._agree(optimizer, total)
         self._found[id(optimizer)] = total
-        self._stages[id(optimizer)] = _UNSCALED
+        self._stages[id(optimizer)] = OptState.UNSCALED
 
     def _agree(self, optimizer: Any, total: Tensor) -> None:
         """Makes ranks that have parts of the same parameters skip the same steps."""
@@ -126,9 +133,9 @@ class GradScaler:
             raise RuntimeError(
                 "Closure use is not currently supported if GradScaler is enabled."
             )
-        if self._stages[id(optimizer)] == _STEPPED:
+        if self._stages[id(optimizer)] == OptState.STEPPED:
             raise RuntimeError("step() has already been called since the last update().")
-        if self._stages[id(optimizer)] == _READY:
+        if self._stages[id(optimizer)] == OptState.READY:
             self.unscale_(optimizer)
         found = self._found[id(optimizer)]
         result = None
@@ -136,7 +143,7 @@ class GradScaler:
             result = optimizer.step_unless(found)
         elif not found.item():
             result = optimizer.step(**kwargs)
-        self._stages[id(optimizer)] = _STEPPED
+        self._stages[id(optimizer)] = OptState.STEPPED
         return result
 
     def update(self, new_scale: float | Tensor | None = None) -> None:

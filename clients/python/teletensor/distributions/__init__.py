@@ -8,7 +8,7 @@ from .continuous import *  # noqa: F403
 from .continuous import __all__ as _continuous
 from .discrete import *  # noqa: F403
 from .discrete import __all__ as _discrete
-from .distribution import Distribution, kl_divergence, register_kl
+from .distribution import Distribution, ExponentialFamily, kl_divergence, register_kl
 from .gammas import *  # noqa: F403
 from .gammas import __all__ as _gammas
 from .kinds import Bernoulli, Categorical, Exponential, Normal, Uniform
@@ -21,7 +21,7 @@ from .transforms import *  # noqa: F403
 from .transforms import __all__ as _transforms
 
 __all__ = [
-    "Bernoulli", "Categorical", "Distribution", "Exponential", "Normal", "Uniform", "biject_to",
-    "constraints", "kl_divergence", "register_kl", "transform_to", "transforms",
+    "Bernoulli", "Categorical", "Distribution", "Exponential", "ExponentialFamily", "Normal", "Uniform",
+    "biject_to", "constraints", "kl_divergence", "register_kl", "transform_to", "transforms",
 ]  # fmt: skip
 __all__ += [*_composed, *_continuous, *_discrete, *_gammas, *_matrices, *_relaxed, *_transforms]

@@ -11,7 +11,7 @@ from .. import _api as tt
 from .._tensors.tensor import Tensor
 from ..nn import functional as F
 from . import constraints
-from .distribution import Distribution, broadcast, kl_divergence, register_kl
+from .distribution import Distribution, ExponentialFamily, broadcast, kl_divergence, register_kl
 from .gammas import Gamma
 from .kinds import Categorical
 
@@ -33,7 +33,7 @@ def _one_of(probs: Any, logits: Any) -> tuple[Tensor, Tensor]:
     return tt.sigmoid(logits), logits
 
 
-class Poisson(Distribution):
+class Poisson(ExponentialFamily):
     """The number of independent events, of which there are `rate` on average."""
 
     arg_constraints: Any = {"rate": constraints.nonnegative}

@@ -9,9 +9,10 @@ from typing import Any
 from .. import _api as tt, _core
 from .._script import capturing as _capturing
 from .._tensors.tensor import Size, Tensor
+from ..autograd import enable_grad, grad
 from .constraints import Constraint, is_dependent
 
-__all__ = ["Distribution", "as_value", "broadcast", "kl_divergence", "register_kl"]
+__all__ = ["Distribution", "ExponentialFamily", "as_value", "broadcast", "kl_divergence", "register_kl"]
 
 
 class Distribution:
@@ -245,6 +246,35 @@ def broadcast(*values: Any) -> list[Tensor]:
         for v in values
     ]
     return list(tt.broadcast_tensors(*tensors)) if len(tensors) > 1 else tensors
+
+
+class ExponentialFamily(Distribution):
+    """Base class of distributions whose density is exp(<t(x), theta> - F(theta) + k(x)) with the natural
+    parameters theta. A subclass that defines `_natural_params`, `_log_normalizer` (F) and
+    `_mean_carrier_measure` (the mean of k) inherits the entropy, by the gradient of F. Source: Nielsen,
+    Nock 2010, Entropies and cross-entropies of exponential families."""
+
+    @property
+    def _natural_params(self) -> tuple[Tensor, ...]:
+        raise NotImplementedError
+
+    def _log_normalizer(self, *natural_params: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    @property
+    def _mean_carrier_measure(self) -> Any:
+        raise NotImplementedError
+
+    def entropy(self) -> Tensor:
+        """F(theta) - <theta, F'(theta)>, less the mean of k."""
+        parameters = [p.detach().requires_grad_() for p in self._natural_params]
+        with enable_grad():
+            normalizer = self._log_normalizer(*parameters)
+            slopes = grad(normalizer.sum(), parameters, create_graph=True)
+        result: Tensor = normalizer - self._mean_carrier_measure
+        for p, slope in zip(parameters, slopes, strict=True):
+            result = result - (p * slope).reshape(*self._batch_shape, -1).sum(-1)
+        return result
 
 
 def as_value(value: Any, like: Tensor) -> Tensor:

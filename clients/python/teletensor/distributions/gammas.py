@@ -11,7 +11,7 @@ from .. import _api as tt, special
 from .._tensors.tensor import Tensor
 from ..nn import functional as F
 from . import constraints
-from .distribution import Distribution, broadcast, register_kl
+from .distribution import Distribution, ExponentialFamily, broadcast, register_kl
 
 __all__ = [
     "Beta", "Chi2", "Dirichlet", "FisherSnedecor", "Gamma", "InverseGamma", "StudentT",
@@ -63,7 +63,7 @@ def _gamma(concentration: Tensor, sample_shape: Sequence[int]) -> Tensor:
     return drawn + (wide - wide.detach()) * _slope(wide, drawn).to(drawn.dtype)
 
 
-class Gamma(Distribution):
+class Gamma(ExponentialFamily):
     """The gamma distribution of shape `concentration` and `rate`."""
 
     has_rsample = True
@@ -174,7 +174,7 @@ class InverseGamma(Distribution):
         return 1 - self.base_dist.cdf(self._at(value, self.rate).reciprocal())
 
 
-class Dirichlet(Distribution):
+class Dirichlet(ExponentialFamily):
     """Vectors of positive numbers whose sum is 1, along the last dimension of `concentration`."""
 
     has_rsample = True
@@ -231,7 +231,7 @@ class Dirichlet(Distribution):
         return result
 
 
-class Beta(Distribution):
+class Beta(ExponentialFamily):
     """The beta distribution: numbers between 0 and 1 with density x^(concentration1 - 1) (1 -
     x)^(concentration0 - 1) / B."""
 

@@ -10,12 +10,12 @@ from .. import _api as tt
 from .._tensors.tensor import Tensor
 from ..nn import functional as F
 from . import constraints
-from .distribution import Distribution, as_value, broadcast, register_kl
+from .distribution import Distribution, ExponentialFamily, as_value, broadcast, register_kl
 
 __all__ = ["Bernoulli", "Categorical", "Exponential", "Normal", "Uniform"]
 
 
-class Normal(Distribution):
+class Normal(ExponentialFamily):
     """The normal distribution with mean `loc` and standard deviation `scale`."""
 
     has_rsample = True
@@ -122,7 +122,7 @@ class Uniform(Distribution):
         return as_value(value, self.low) * (self.high - self.low) + self.low
 
 
-class Exponential(Distribution):
+class Exponential(ExponentialFamily):
     """The exponential distribution: waiting times for events that occur at `rate`."""
 
     has_rsample = True
@@ -179,7 +179,7 @@ class _Discrete(Distribution):
         return tensor
 
 
-class Bernoulli(_Discrete):
+class Bernoulli(_Discrete, ExponentialFamily):
     """1 with probability `probs`, or sigmoid(`logits`), and 0 otherwise."""
 
     has_enumerate_support = True

@@ -11,7 +11,7 @@ from .. import _api as tt, linalg, special
 from .._tensors.tensor import Tensor
 from . import constraints
 from .continuous import _factor_of_inverse
-from .distribution import Distribution, as_value, broadcast
+from .distribution import Distribution, ExponentialFamily, as_value, broadcast
 from .gammas import Beta, Chi2
 
 __all__ = ["GeneralizedPareto", "LKJCholesky", "LowRankMultivariateNormal", "VonMises", "Wishart"]
@@ -62,7 +62,7 @@ class LKJCholesky(Distribution):
         return (powers * _diagonal(value)[..., 1:].log()).sum(-1) - norm
 
 
-class Wishart(Distribution):
+class Wishart(ExponentialFamily):
     """Positive-definite matrices: sums of `df` outer products of normal vectors, whose covariance is given
     by the covariance matrix, the precision matrix, or the lower Cholesky factor of the covariance."""
 

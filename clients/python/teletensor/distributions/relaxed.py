@@ -14,7 +14,7 @@ from ..nn import functional as F
 from . import constraints
 from .composed import TransformedDistribution
 from .discrete import OneHotCategorical
-from .distribution import Distribution, as_value
+from .distribution import Distribution, ExponentialFamily, as_value
 from .kinds import Bernoulli, Categorical, Normal
 from .transforms import ExpTransform, StickBreakingTransform
 
@@ -123,7 +123,7 @@ class LogisticNormal(TransformedDistribution):
         return self._normal.scale
 
 
-class ContinuousBernoulli(Distribution):
+class ContinuousBernoulli(ExponentialFamily):
     """Numbers between 0 and 1 with a density proportional to p^x (1 - p)^(1 - x); for p near 1/2, within
     `lims`, computed by Taylor series (Loaiza-Ganem, Cunningham 2019)."""
 

@@ -13,7 +13,8 @@ from ._scripted import Scripted, script
 
 __all__ = [
     "Final", "RecursiveScriptModule", "ScriptFunction", "ScriptModule", "TracerWarning", "annotate",
-    "export", "ignore", "interface", "is_scripting", "is_tracing", "script_if_tracing", "unused",
+    "export", "ignore", "interface", "is_scripting", "is_tracing", "script_if_tracing", "script_method",
+    "unused",
 ]  # fmt: skip
 
 
@@ -63,6 +64,11 @@ def ignore(drop: Any = False, **kwargs: Any) -> Any:
 def unused(fn: F) -> F:
     """As ignore."""
     return _marked(fn, "unused")
+
+
+def script_method(fn: F) -> F:
+    """Returns fn itself: `script` compiles every method that is called."""
+    return fn
 
 
 def _marked(fn: F, mark: str) -> F:

@@ -51,7 +51,7 @@ def t(input: Tensor) -> Tensor:
     """The transpose of a matrix; a vector is returned as it is."""
     if input.dim() > 2:
         raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {input.dim()}D")
-    return input if input.dim() < 2 else ops["transpose"](input, 0, 1)
+    return input if input.dim() < 2 else ops["transpose"](input, 1, 0)
 
 
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
