@@ -116,8 +116,9 @@ def tried(*args, **kwargs):
     else:
         texts.append(f"later: {type(saving.exception()).__name__}: {saving.exception()}")
 tried({"x": 1})
-tried({"x": 1}, checkpoint_id=folder, planner=object())
-tried({"x": 1}, checkpoint_id=folder, async_stager=object())
+tried({"x": 1}, checkpoint_id=folder, planner="own")
+tried({"x": 1}, checkpoint_id=folder, async_stager="own")
+tried({"x": 1}, checkpoint_id=folder, use_collectives=False)
 tried({"x": object() if R else 1}, checkpoint_id=folder)
 tried({"x": tt.ones(2) / 0 if R else tt.ones(2), **({"y": 1} if R else {})}, checkpoint_id=folder)
 tried({"x": tt.ones(2 + R)}, checkpoint_id=folder)
@@ -132,8 +133,9 @@ tell(texts, x.tolist(), len(s._before_close))
     assert sums == [2.0, 2.0] and groups == 1  # the world
     starts = [
         "at once: ValueError: checkpoint_id is missing",
-        "at once: NotImplementedError: async_save: planner is not supported",
-        "at once: NotImplementedError: async_save: async_stager is not supported",
+        "at once: NotImplementedError: async_save: planner='own' is not supported",
+        "at once: NotImplementedError: async_save: async_stager='own' is not supported",
+        "at once: NotImplementedError: async_save: use_collectives=False is not supported",
         "at once: CheckpointException: async_save: rank 1: TypeError: objects travel without pickle",
         "later: CheckpointException: async_save: rank 0: ValueError: rank 1 has other names than rank 0",
         "later: CheckpointException: async_save: rank 0: ValueError: x is {'shape': [2]",

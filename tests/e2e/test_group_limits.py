@@ -272,6 +272,30 @@ def test_certificates_that_are_renewed_and_expire(start_daemon, tmp_path):
         proxy.close()
 
 
+def test_the_end_of_a_world_is_that_of_its_groups(start_daemon):
+    """A session is in 64 groups at most, and the groups of successive worlds have the same names and other ranks."""
+    gone = "Invalid process group specified or has been destroyed."
+    assert told(start(start_daemon().unix, 3, """
+for i in range(40):
+    some = dist.new_group([0, 1] if i % 2 else [0, 1, 2])
+    halves = dist.new_subgroups(1) if i % 3 else dist.split_group(split_ranks=[[0, 2], [1]])
+    x = tt.ones(2)
+    if R < 2:
+        dist.all_reduce(x, group=some)
+        x.tolist() if i % 5 else None
+    elif not i % 2:
+        dist.all_reduce(x, group=some)
+    dist.destroy_process_group()
+    dist.init_process_group(rank=R, world_size=N, init_method="tcp://test:1")
+try:
+    dist.all_reduce(x, group=some)
+    text = ""
+except ValueError as e:
+    text = str(e)
+tell(x.tolist(), text, len(s._before_close))
+""")) == [[[2.0] * 2, gone, 1]] * 2 + [[[1.0] * 2, "", 1]]  # rank 2 is not in the last group
+
+
 # ---------------------------------------------------------------- programs that are started twice
 
 

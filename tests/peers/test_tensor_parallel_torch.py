@@ -160,9 +160,79 @@ found["refused"] = np.array([
 """
 
 
-@pytest.mark.parametrize("name", ["layouts", "modules", "loss"])
+DISTRIBUTED = """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.first, self.second = nn.LayerNorm(6), nn.Linear(6, 9), nn.Linear(9, 7)
+        self.register_buffer("count", L.ones(2) * (rank + 1))
+    def forward(self, x):
+        return nn.functional.log_softmax(self.second(nn.functional.gelu(self.first(self.norm(x)))), -1)
+
+def shards(**placements):
+    def partition(name, module, mesh):
+        for key, p in list(module.named_parameters(recurse=False)):
+            if f"{name}_{key}" in placements:
+                module.register_parameter(
+                    key, nn.Parameter(T.distribute_tensor(p, mesh, [placements[f"{name}_{key}"]])))
+    return partition
+
+def inputs(placement):
+    def convert(module, given, mesh):
+        return tuple(T.distribute_tensor(x, mesh, [placement]) for x in given)
+    return convert
+
+def whole(module, outputs, mesh):
+    return outputs.full_tensor()
+
+def run(name, partition, placement, rows=6):
+    module = Block()
+    fill(module)
+    made = T.distribute_module(module, mesh, partition, inputs(placement), whole)
+    assert made is module
+    x = values(rows, 6)
+    optimizer = L.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    for i in range(2):
+        optimizer.zero_grad()
+        out = module(x)
+        keep(f"{name}/{i}", out)
+        (out * out).mean().backward()
+        optimizer.step()
+    for key, p in module.named_parameters():
+        keep(f"{name}/{key}", p.full_tensor() if hasattr(p, "full_tensor") else p)
+        if library == "torch":
+            found[f"{name}/{key}/part"] = p.to_local().detach().numpy()
+        else:
+            found[f"{name}/{key}/part"] = p.detach().numpy()
+    keep(name + "/count", module.count)
+
+for label, placement in (("replicate", Replicate()), ("rows", Shard(0)), ("columns", Shard(1))):
+    run(label + "/all", None, placement)
+    run(label + "/columns", shards(first_weight=Shard(0), first_bias=Shard(0)), placement)
+    run(label + "/both", shards(first_weight=Shard(0), first_bias=Shard(0), second_weight=Shard(1)), placement)
+    run(label + "/every", shards(norm_weight=Shard(0), norm_bias=Shard(0), first_weight=Shard(1), first_bias=Shard(0),
+                                 second_weight=Shard(0), second_bias=Shard(0)), placement)
+run("uneven", shards(second_weight=Shard(0), second_bias=Shard(0)), Shard(0), rows=7)
+
+def refused(act):
+    try:
+        act()
+        return "nothing"
+    except Exception as e:
+        return type(e).__name__
+once = T.distribute_module(nn.Linear(6, 6), mesh)
+found["refused"] = np.array([
+    refused(lambda: T.distribute_module(once, mesh)),
+    refused(lambda: once(values(2, 6))),
+    refused(lambda: T.distribute_module(nn.Linear(6, 6), mesh, input_fn=lambda x: x)),
+    refused(lambda: T.distribute_module(nn.Linear(6, 6), mesh, output_fn=lambda a, b, c, d: a)),
+])
+"""
+
+
+@pytest.mark.parametrize("name", ["layouts", "modules", "loss", "distributed"])
 def test_as_pytorch(name, start_daemon, tmp_path):
-    program = BEGIN + {"layouts": LAYOUTS, "modules": MODULES, "loss": LOSS}[name]
+    program = BEGIN + {"layouts": LAYOUTS, "modules": MODULES, "loss": LOSS, "distributed": DISTRIBUTED}[name]
     addresses = [daemon.unix for daemon in start_daemons(start_daemon, 2)]
     theirs = results(program, "torch", "float32", tmp_path)
     ours = results(program, "teletensor", "float32", tmp_path, addresses)

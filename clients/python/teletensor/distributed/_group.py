@@ -77,6 +77,7 @@ class ProcessGroup:
         self._posted: list[Any] = []  # receives that have not begun
         self._sent = False  # whether the daemon may hold data that this rank has sent
         self._left = False  # by destroy_process_group
+        self._parts: list[ProcessGroup] = []  # the groups of some of its ranks that this process is in
         self._mesh: MeshGroups | None = None  # the groups of the mesh if the session is a rank of one
         self.calls = 0  # the number of collectives that this rank has issued
         # the number of tensors sent, by the receiver's rank in the group
@@ -159,6 +160,7 @@ class ProcessGroup:
                 )
                 if self._mesh is not None:
                     self._mesh.add(part)
+                self._parts = [each for each in self._parts if not each._left] + [part]
                 return part
         return None
 
@@ -197,6 +199,13 @@ class ProcessGroup:
         self.sent_to.clear()
         self.received_from.clear()
         self.calls, self._sent = 0, False
+
+    def _leave_all(self) -> None:
+        """Leaves this group after all groups that were made of it."""
+        for part in reversed(self._parts):
+            part._leave_all()
+        if not self._left:
+            self._leave()
 
     def _leave(self) -> None:
         self._left = True
@@ -460,16 +469,18 @@ def _number(name: str, value: int, query: dict[str, str]) -> int:
 
 
 def destroy_process_group(group: Any = None) -> None:
-    """Ends the world (without an argument, or if it is given), or makes this process leave a group of
-    new_group, after everything that it has sent has been received. The world of a mesh ends with the mesh,
-    and not by this call."""
+    """Ends the world (without an argument, or if it is given) with all groups that were made of it, or
+    makes this process leave a group of new_group, after everything that it has sent has been received. The
+    world of a mesh ends with the mesh, and not by this call."""
     global _world
     ended = found(group)
     if ended._mesh is not None and ended is current_world():
         return
-    ended._leave()
     if ended is _world:
+        ended._leave_all()
         _world = None
+    else:
+        ended._leave()
 
 
 def new_group(

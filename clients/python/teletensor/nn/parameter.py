@@ -22,10 +22,13 @@ class Parameter(Tensor):
 
     `data` defaults to an empty tensor. The parameter is detached from the graph of `data`, as by
     `detach()`. TypeError if `data` is not a tensor, RuntimeError if requires_grad is True and its dtype is
-    not a floating-point dtype.
+    not a floating-point dtype. Of a DTensor it is this rank's part (see `distribute_module`).
     """
 
     def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
+        convert = getattr(type(data), "_for_parameter", None)
+        if convert is not None:
+            data = convert(data, self)
         super().__init__(tt.empty(0) if data is None else data)
         if requires_grad:
             self.requires_grad = True

@@ -176,7 +176,7 @@ def _refuse(what: str, **options: Any) -> None:
     """NotImplementedError if an option is given that only PyTorch's format of checkpoints has."""
     for name, value in options.items():
         if value is not None:
-            raise NotImplementedError(f"{what}: {name} is not supported")
+            raise NotImplementedError(f"{what}: {name}={value!r} is not supported")
 
 
 def save(
@@ -187,6 +187,7 @@ def save(
     planner: Any = None,
     process_group: Any = None,
     no_dist: bool = False,
+    use_collectives: bool = True,
 ) -> None:
     """Writes a state_dict, whose values may be nested dicts and Stateful objects, to the folder
     `checkpoint_id`. All ranks of the group (or the world) must have access to this folder; it is created if
@@ -200,8 +201,8 @@ def save(
     optimizer's own state_dict() are not marked as parts.
 
     CheckpointException on all ranks if one of them cannot write, or has a different dtype, shape or set of
-    names. NotImplementedError for a planner."""
-    _refuse("save", planner=planner)
+    names. NotImplementedError for a planner and use_collectives=False."""
+    _refuse("save", planner=planner, use_collectives=None if use_collectives else False)
     folder, ranks = _folder(checkpoint_id, storage_writer), _Ranks(process_group, no_dist)
     _await_saves(ranks)
     token = _token(ranks)
@@ -225,6 +226,7 @@ def async_save(
     async_checkpointer_type: Any = None,
     async_stager: Any = None,
     no_dist: bool = False,
+    use_collectives: bool = True,
 ) -> Future[None]:
     """Saves as `save` does, but returns once the values of this rank are in the memory of this process; a
     thread writes them. So the checkpoint has the values at the time of the call, whatever the program does
@@ -237,9 +239,12 @@ def async_save(
     charged to the session, until they are written. async_checkpointer_type has no effect.
 
     CheckpointException on all ranks if one of them has a value that cannot be saved, or no session for its
-    thread; all other errors of `save` are raised by result(). NotImplementedError for a planner or an
-    async_stager."""
-    _refuse("async_save", planner=planner, async_stager=async_stager)
+    thread; all other errors of `save` are raised by result(). NotImplementedError for a planner, an
+    async_stager and use_collectives=False."""
+    _refuse(
+        "async_save", planner=planner, async_stager=async_stager,
+        use_collectives=None if use_collectives else False,
+    )  # fmt: skip
     folder, ranks = _folder(checkpoint_id, storage_writer), _Ranks(process_group, no_dist)
     token = _token(ranks)
     values: dict[str, Entry] = {}

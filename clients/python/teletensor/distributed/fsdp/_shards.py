@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +15,8 @@ from .._collectives import gathered, reduce_scatter_tensor
 from .._group import ProcessGroup, ReduceOp
 
 __all__ = [
-    "ParallelParameter", "ShardedParameter", "Sharding", "alias", "gradient_norms", "place", "sharded",
+    "ParallelParameter", "ShardedParameter", "Sharding", "alias", "gradient_norms", "mark_in_state",
+    "place", "sharded",
 ]  # fmt: skip
 
 
@@ -125,6 +127,18 @@ def alias(part: Tensor, like: ShardedParameter, name: str) -> ShardedParameter:
     made = ShardedParameter(part.detach(), False)
     made.sharding, made.name = like.sharding, name
     return made
+
+
+def mark_in_state(module: Module, name: str) -> None:
+    """Makes state_dict mark this ParallelParameter of the module as a part, as which checkpoints save
+    it."""
+    module.register_state_dict_post_hook(functools.partial(_mark, name))
+
+
+def _mark(name: str, module: Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+    own = module.__dict__[name]
+    if isinstance(own, ParallelParameter) and state.get(prefix + name) is not own:
+        state[prefix + name] = alias(own, own, own.name)
 
 
 def place(owners: list[tuple[Module, str]], tensor: Tensor) -> None:

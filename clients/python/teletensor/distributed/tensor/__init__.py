@@ -2,6 +2,7 @@
 
 from ..._names import absent as _absent
 from ..device_mesh import DeviceMesh, init_device_mesh
+from ._distribute import distribute_module
 from ._dtensor import DTensor, distribute_tensor
 from ._factories import empty, full, ones, rand, randn, zeros
 from ._placements import Partial, Placement, Replicate, Shard
@@ -13,6 +14,7 @@ __all__ = [
     "Placement",
     "Replicate",
     "Shard",
+    "distribute_module",
     "distribute_tensor",
     "empty",
     "full",

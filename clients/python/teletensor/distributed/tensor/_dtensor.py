@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NoReturn
@@ -39,6 +40,13 @@ def rules(further: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
         _rules.reset(token)
 
 
+def _rule(name: str) -> Callable[..., Any] | None:
+    """What computes the function of this name for DTensors; None if nothing does."""
+    from ._functions import FUNCTIONS  # it needs DTensor
+
+    return _rules.get().get(name) or FUNCTIONS.get(name)
+
+
 def _no_rule(name: str) -> NoReturn:
     raise NotImplementedError(
         f"DTensor: {name} has no rule: use to_local() or full_tensor(), and DTensor.from_local() for the "
@@ -51,9 +59,9 @@ class DTensor:
     `distribute_tensor`; all ranks must call the same operations on it in the same order.
 
     It is not a Tensor: it supports `redistribute`, `full_tensor`, `to_local`, sums and differences of
-    DTensors with the same placements, products with numbers, and `cross_entropy` within `loss_parallel`.
-    Any other operation raises NotImplementedError with its name: use to_local(), and from_local() for the
-    result."""
+    DTensors with the same placements, products with numbers, linear, layer_norm, softmax and elementwise
+    functions, and `cross_entropy` within `loss_parallel`. Any other operation raises NotImplementedError
+    with its name: use to_local(), and from_local() for the result."""
 
     def __init__(self, local: Tensor, layout: Layout) -> None:
         self._local, self._layout = local, layout
@@ -181,6 +189,13 @@ class DTensor:
             f"placements={self.placements!r})"
         )
 
+    def _for_parameter(self, parameter: Any) -> Tensor:
+        """Called by Parameter(self): the tensor of the new parameter, which becomes a part."""
+        from ._parameter import placed_parameter  # modules are imported after tensors
+
+        placed_parameter(parameter, self._layout)
+        return self._local
+
     # ---- to other layouts
 
     def redistribute(
@@ -255,13 +270,15 @@ class DTensor:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(Tensor, name):
             raise AttributeError(f"'DTensor' object has no attribute {name!r}", name=name, obj=self)
-
+        rule = _rule(name)
+        if rule is not None:
+            return functools.partial(rule, self)
         return lambda *args, **kwargs: _no_rule(name)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Calls the rule of a function of the package for DTensors."""
-        rule = _rules.get().get(func.__name__)
+        rule = _rule(func.__name__)
         return _no_rule(func.__name__) if rule is None else rule(*args, **(kwargs or {}))
 
 

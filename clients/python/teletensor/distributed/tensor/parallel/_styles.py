@@ -12,7 +12,7 @@ from ...._core import Tensor
 from ....autograd import no_grad
 from ....nn import Embedding, Linear, Parameter, functional as F
 from ...device_mesh import DeviceMesh
-from ...fsdp._shards import ParallelParameter, Sharding, alias
+from ...fsdp._shards import ParallelParameter, Sharding, mark_in_state
 from .._dtensor import DTensor, distribute_tensor
 from .._placements import Partial, Placement, Replicate, Shard, listed
 
@@ -54,14 +54,7 @@ def _divide(module: Any, mesh: DeviceMesh, name: str, placement: Placement, sour
     made.sharding = Sharding(mesh.get_group(), tuple(parameter.shape), placement.dim)
     made.name = name
     module.register_parameter(name, made)
-    module.register_state_dict_post_hook(functools.partial(_after_save, name))
-
-
-def _after_save(name: str, module: Any, state: dict[str, Any], prefix: str, _: Any) -> None:
-    """Marks the tensor in a state_dict as a part, as which checkpoints save it."""
-    own = module.__dict__[name]
-    if isinstance(own, ParallelParameter) and state.get(prefix + name) is not own:
-        state[prefix + name] = alias(own, own, own.name)
+    mark_in_state(module, name)
 
 
 def _sum_gradient(parameter: Any, mesh: DeviceMesh) -> None:
