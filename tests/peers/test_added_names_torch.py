@@ -120,7 +120,8 @@ def test_names_of_nodes(tt):
         shapes = {"x": (2, 3), "v": (3,), "u": (2,), "b": (2, 2, 3), "i": (1, 2, 4, 4)}
         space = {n: m.tensor(rng.random(s, np.float32) + 0.1, requires_grad=True) for n, s in shapes.items()}
         space |= {"T": m, "F": m.nn.functional}
-        return {line: eval(line.strip(), space).grad_fn.name() for line in NODES.replace("\n", ";").split(";") if line.strip()}
+        lines = [line.strip() for line in NODES.strip().replace("\n", ";").split(";")]
+        return {line: eval(line, space).grad_fn.name() for line in lines}
 
     assert names(tt) == names(torch)
     assert "grad_fn=<MvBackward0>" in repr(tt.ones(2, 3, requires_grad=True) @ tt.ones(3))
