@@ -284,15 +284,17 @@ class _Port:
 
     def _refused_client(self, alert: str = "") -> Fault:
         """The fault for a server that speaks TLS and refuses this client. Without an alert the cause is
-        not certain, because an overloaded server also ends connections, so the fault is Silent."""
+        not certain, because an overloaded server also ends connections, so the fault is silent."""
         own = self._credentials.certificate_files
-        kind, end = ((Fault, f"TLS ends with {alert}") if alert else
-                     (Silent, "it ends the connection, as an overloaded daemon does too"))
+        end = f"TLS ends with {alert}" if alert else "it ends the connection, as an overloaded daemon does too"
         if own is None:
-            return kind(f"{self._where} seems to want a certificate of this client (--tls-client-ca): "
-                        f"give one by cert= or TELETENSOR_CERT and TELETENSOR_KEY ({end})")
-        return kind(f"{self._where} does not take this client's certificate {own[0]}: it has to be signed "
-                    f"by an authority in the daemon's --tls-client-ca ({end})")
+            fault = Fault(f"{self._where} seems to want a certificate of this client (--tls-client-ca): "
+                          f"give one by cert= or TELETENSOR_CERT and TELETENSOR_KEY ({end})")
+        else:
+            fault = Fault(f"{self._where} does not take this client's certificate {own[0]}: it has to be "
+                          f"signed by an authority in the daemon's --tls-client-ca ({end})")
+        fault.silent = not alert
+        return fault
 
     def _no_handshake(self, error: ssl.SSLError | None) -> Fault:
         reason = (error.reason if error is not None else None) or ""
