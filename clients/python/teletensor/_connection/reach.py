@@ -286,7 +286,8 @@ class _Port:
         """The fault for a server that speaks TLS and refuses this client. Without an alert the cause is
         not certain, because an overloaded server also ends connections, so the fault is silent."""
         own = self._credentials.certificate_files
-        end = f"TLS ends with {alert}" if alert else "it ends the connection, as an overloaded daemon does too"
+        end = (f"TLS ends with {alert}" if alert else
+               "it ends the connection, as an overloaded daemon does too")
         if own is None:
             fault = Fault(f"{self._where} seems to want a certificate of this client (--tls-client-ca): "
                           f"give one by cert= or TELETENSOR_CERT and TELETENSOR_KEY ({end})")
