@@ -330,7 +330,7 @@ def _as_subclass(self: Tensor, cls: type) -> Tensor:
     return same
 
 
-def _record_stream(self: Tensor, stream: Any) -> None:
+def _record_stream(self: Tensor, s: Any) -> None:
     """Has no effect: the daemon keeps the tensor's memory until everything issued before has run."""
 
 
