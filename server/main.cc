@@ -78,6 +78,8 @@ int create_token(const std::string& wanted, const std::string& output,
                         : made.status());
 }
 
+void log_signal(int number) { teletensor::server::log_info("signal", {{"number", number}}); }
+
 // Waits for SIGTERM, SIGINT or SIGHUP; an embedded daemon also waits until it has had no client for
 // a while. Returns true if a device is lost and the next daemon can continue the sessions.
 bool wait_for_end(const sigset_t& signals, const Config& config,
@@ -93,7 +95,7 @@ bool wait_for_end(const sigset_t& signals, const Config& config,
     const int signal = config.embedded || gpus ? sigtimedwait(&signals, nullptr, &tick)
                                                : sigwaitinfo(&signals, nullptr);
     if (signal > 0) {
-      teletensor::server::log_info("signal", {{"number", signal}});
+      log_signal(signal);
       return false;
     }
     if (gpus && !lost && !engine.health().ok()) {
@@ -124,9 +126,10 @@ class Ending {
   }
 
   // Writes sessions to files and stops the server; the time limit of --drain starts now. One of
-  // `signals` ends the writing. Returns false if everything is written but an uninterruptible
-  // kernel still runs in a thread, which then ends with the process.
-  bool run(const sigset_t& signals) {
+  // `signals` ends the writing. If the daemon is to start `again`, the first signal only makes
+  // `again` false. Returns false if everything is written but an uninterruptible kernel still runs
+  // in a thread, which then ends with the process.
+  bool run(const sigset_t& signals, bool& again) {
     {
       MutexLock lock(mutex_);
       since_ = Clock::now();
@@ -135,7 +138,13 @@ class Ending {
     const timespec tick{0, 20'000'000};
     Clock::time_point written = Clock::time_point::max();
     while (!done_) {
-      if (sigtimedwait(&signals, nullptr, &tick) > 0) server_.hurry();
+      const int signal = sigtimedwait(&signals, nullptr, &tick);
+      if (signal > 0 && again) {
+        log_signal(signal);
+        again = false;
+      } else if (signal > 0) {
+        server_.hurry();
+      }
       if (!server_.recovery().written()) continue;
       written = std::min(written, Clock::now());
       if (Clock::now() - written > kLastKernels) return false;
@@ -337,9 +346,10 @@ int main(int argc, char** argv) {
   teletensor::server::log_info("ready", {{"tcp", (*server)->tcp()}, {"unix", (*server)->socket()}});
 
   teletensor::server::notify_supervisor("READY=1");
-  const bool again = wait_for_end(signals, config, *engine, **server);
+  // A signal that comes after run() stays pending, also for the program that restart() executes.
+  bool again = wait_for_end(signals, config, *engine, **server);
   if (!again) teletensor::server::notify_supervisor("STOPPING=1");
-  const bool whole = ending.run(signals);
+  const bool whole = ending.run(signals, again);
   // Peers are stopped last; the sessions have told their groups that they end.
   if (peers) peers->stop();
   int status = 0;

@@ -402,3 +402,24 @@ def test_the_daemon_starts_again_without_a_lost_device(start, tmp_path):
         there = tt.arange(5.0, device="cuda:0")
         assert there.sum().item() == 10.0
     assert "event=device_lost restart=true" in daemon.log
+
+
+def test_a_signal_ends_a_daemon_that_is_about_to_start_again(start, tmp_path):
+    """The signal comes while the daemon writes its sessions for the next start. They are whole in the next daemon."""
+    import teletensor as tt
+
+    control = Control(tmp_path)
+    daemon = start("--restart", "60", "--lease", "600", control=control.path)
+    with tt.connect(daemon.unix):
+        here, there = tt.arange(4.0), tt.arange(5.0, device="cuda:0")
+        assert here.sum().item() == 6.0 and there.sum().item() == 10.0
+        control("sticky 0")
+        with pytest.raises(tt.DeviceLostError, match="ILLEGAL_ADDRESS"):
+            (there * 2).sum().item()
+        slow = tt.eye(1000)
+        for _ in range(50):  # the daemon waits for them before it writes the session
+            slow = slow @ slow
+        wait_until(lambda: "event=device_lost restart=true" in daemon.log, what="the loss in the log")
+        assert daemon.terminate() == 0
+        daemon.restart()
+        assert (here + 1).sum().item() == 10.0 and slow.sum().item() == 1000.0
