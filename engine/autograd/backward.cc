@@ -576,7 +576,7 @@ Status Backward::run_node(Issuer& issuer, Target& target) {
     if (!call_.retain_graph) free_node(node);
   } else if (target.runs && any) {
     NodeContext context(node, issuer, {&sums_[target.first_sum], target.outputs},
-                        !has_hooks_ && !issuer.looks());
+                        !has_hooks_ && !issuer.reads_gradients());
     const std::span<Var> sums{&sums_[target.first_sum], target.outputs};
     if (graph_.tape().is_client_node(node)) {
       core::InlineVector<Var, 3> given;

@@ -45,8 +45,8 @@ class Issuer : public ops::Builder {
   virtual core::Status ran(Node&, std::span<const ops::Var> /*given*/, bool /*retain_graph*/) {
     return {};
   }
-  // Returns true if ran() looks at the gradients.
-  virtual bool looks() const { return false; }
+  // Returns true if ran() reads the gradients; then every one is computed before it.
+  virtual bool reads_gradients() const { return false; }
   // Called when a leaf has received its gradient. If it returns false, step() returns at this
   // point.
   virtual bool leaf_done(Handle&) { return true; }

@@ -118,7 +118,7 @@ def test_written_in_place(tt):
 
 @pytest.mark.parametrize("name", ["uniform_", "normal_", "random_", "bernoulli_", "exponential_", "cauchy_"])
 def test_random_numbers_in_place(tt, name):
-    """What random numbers overwrite has no gradient."""
+    """A tensor that random numbers overwrite passes no gradient on."""
     x = tt.tensor([0.5, 0.25], requires_grad=True)
     y = x * 1
     getattr(y, name)()

@@ -3,7 +3,7 @@ gradients beside PyTorch's are in tests/peers/test_tensor_parallel_torch.py."""
 
 import numpy as np
 import pytest
-from support.ranks import start, told
+from support.ranks import close, start, told
 
 pytestmark = pytest.mark.usefixtures("invariants")
 
@@ -33,12 +33,6 @@ full = states.StateDictOptions(full_state_dict=True)
 def whole(net):
     return {k: v.tolist() for k, v in states.get_model_state_dict(net, options=full).items()}
 """
-
-
-def close(a, b):
-    assert a.keys() == b.keys()
-    for name in a:
-        np.testing.assert_allclose(a[name], b[name], 1e-4, 1e-5, err_msg=name)
 
 
 def test_it_trains_saves_and_clips_as_one_process(start_daemon, tmp_path):

@@ -3,6 +3,7 @@
 import contextlib
 import json
 
+import numpy as np
 from teletensor._connection.transport import open_transport
 from teletensor._tools.admin import Admin
 
@@ -55,3 +56,31 @@ def told(processes):
         assert status == 0, err
         found.append(json.loads(out.splitlines()[-1]))
     return found
+
+
+def tried(lines):
+    """Code of a rank that evaluates each line, and makes `texts` of its error, or "nothing". The session's late errors
+    are cleared."""
+    return f"""
+texts = []
+for line in {list(lines)!r}:
+    try:
+        eval(line)
+        texts.append("nothing")
+    except Exception as e:
+        texts.append(f"{{type(e).__name__}}: {{e}}")
+    s.clear_errors()
+"""
+
+
+def check_refused(refused, texts):
+    """Checks that the text of each line, which `tried` has made, begins as `refused` says."""
+    wrong = [(line, text) for line, text in zip(refused, texts, strict=True) if not text.startswith(refused[line])]
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def close(a, b):
+    """Checks that two checkpoints of plain lists have the same names and nearly the same numbers."""
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_allclose(a[name], b[name], 1e-4, 1e-5, err_msg=name)

@@ -77,7 +77,9 @@ class PySession final : public Session {
                        std::span<const Var> gradients) override;
   Status run_grad_hook(autograd::HookId hook, Handle& leaf) override;
   Status ran(autograd::Node& node, std::span<const Var> given, bool retain_graph) override;
-  bool looks() const override { return anomaly_check_.is_valid() && !anomaly_check_.is_none(); }
+  bool reads_gradients() const override {
+    return anomaly_check_.is_valid() && !anomaly_check_.is_none();
+  }
   bool leaf_done(Handle& leaf) override;
   core::Result<autograd::Node*> again(autograd::Node& node) override;
   Var saved_again(int slot, autograd::Node& node) override;
@@ -126,9 +128,9 @@ class PySession final : public Session {
     return site.empty() ? site : "at " + site;
   }
   std::string here() override {
-    note_site(commands().last_seq() +
-              1);  // The next command overwrites this entry with its own line.
-    return site_of(commands().last_seq() + 1);
+    const std::uint64_t next = commands().last_seq() + 1;
+    note_site(next);  // The next command overwrites this entry with its own line.
+    return site_of(next);
   }
   Status before_write(const Handle& h) override { return pending_.before_write(h); }
   Status before_backward() override { return pending_.before_backward(); }

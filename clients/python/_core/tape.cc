@@ -358,7 +358,7 @@ Status PySession::ran(Node& node, std::span<const Var> given, bool retain_graph)
       }
     }
   }
-  if (!anomaly_check_.is_valid() || anomaly_check_.is_none()) return {};
+  if (!reads_gradients()) return {};
   try {
     const std::string site = node.extra ? extra_of(node).site : std::string();
     anomaly_check_(node_name(*this, node), list_of(given), site);

@@ -45,7 +45,7 @@ class Expected {
   PyObject* reference_ = nullptr;  // A weak reference to the expected object.
 };
 
-// What Python can read from a tensor without its data.
+// The properties of a tensor that Python can read without its data.
 struct TensorFacts {
   core::Layout layout;
   bool requires_grad = false, view = false, retains = false, inference = false;

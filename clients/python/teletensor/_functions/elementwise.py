@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _core
 from .._core import Tensor, ops
-from .typeinfo import result_type, type_name
+from .typeinfo import is_inexact, result_type, type_name
 
 __all__ = ["div", "isclose", "log_softmax", "nan_to_num", "positive", "sinc", "softmax"]
 
@@ -78,7 +78,7 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
     for name, value in (("rtol", rtol), ("atol", atol)):
         if not value >= 0:
             raise RuntimeError(f"{name} must be greater than or equal to zero, but got {value}")
-    if not (input.dtype.is_floating_point or input.dtype.is_complex):
+    if not is_inexact(input):
         return _integers_close(input, other, rtol, atol)
     near = ops["le"](ops["abs"](input - other), ops["abs"](other) * rtol + atol)
     near = ops["logical_or"](near, ops["eq"](input, other))

@@ -8,7 +8,7 @@ from typing import Any
 from .. import _core
 from .._core import Tensor, ops
 from .stores import stored
-from .typeinfo import result_type
+from .typeinfo import is_inexact, result_type
 
 __all__ = [
     "addbmm", "addbmm_", "addmm", "addmv", "addmv_", "addr", "addr_", "baddbmm", "baddbmm_", "ger", "inner",
@@ -35,7 +35,7 @@ def _sum(input: Tensor, first: Tensor, second: Tensor, beta: Any, alpha: Any,
 def _plus(input: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
     """beta * input + alpha * product; input is ignored if beta is 0. Factors of integers lose their
     fractions."""
-    if not _inexact(product) and not _inexact(input):
+    if not is_inexact(product) and not is_inexact(input):
         beta, alpha = (int(v) if isinstance(v, float) else v for v in (beta, alpha))
     scaled = product if alpha == 1 else product * alpha
     if beta == 0:
@@ -49,10 +49,6 @@ def _plus(input: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
     return total
 
 
-def _inexact(x: Tensor) -> bool:
-    return x.dtype.is_floating_point or x.dtype.is_complex
-
-
 def _products(x: Tensor, y: Tensor, tf32: bool | None) -> Tensor:
     return ops["bmm"](x, y, tf32)
 
@@ -64,7 +60,7 @@ def _rank(name: str, x: Tensor, rank: int) -> None:
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * input + alpha * mat1 @ mat2."""
-    if isinstance(beta, complex) or isinstance(alpha, complex) or not _inexact(input):
+    if isinstance(beta, complex) or isinstance(alpha, complex) or not is_inexact(input):
         return _plus(input, ops["mm"](mat1, mat2), beta, alpha)
     return ops["addmm"](input, mat1, mat2, beta, alpha)
 

@@ -10,12 +10,17 @@ import numpy as np
 from .. import _core
 from .._core import Tensor
 
-__all__ = ["TYPE_NAMES", "can_cast", "finfo", "iinfo", "promote_types", "result_type", "type_name"]
+__all__ = ["can_cast", "finfo", "iinfo", "promote_types", "result_type"]
 
 # The names of dtypes in PyTorch's older type names: FloatTensor, LongTensor, ...
 TYPE_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16",
               "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long",
               "bool": "Bool"}
+
+
+def is_inexact(x: _core.Tensor) -> bool:
+    """Returns whether the dtype is a floating-point or complex one, and so can have a derivative."""
+    return x.dtype.is_floating_point or x.dtype.is_complex
 
 
 def type_name(dtype: _core.dtype) -> str:

@@ -15,7 +15,8 @@ __all__ = ["GradScaler", "OptState"]
 
 
 class OptState(enum.Enum):
-    """What the scaler has done with the gradients of an optimizer since the last `update`."""
+    """The state of an optimizer's gradients since the last `update`: as backward left them, divided by the
+    scale, or used by a step."""
 
     READY = 0
     UNSCALED = 1

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .. import _core
 from .._core import Tensor, ops
+from .._functions.typeinfo import is_inexact
 from ._modes import no_grad
 
 __all__ = ["Function", "FunctionCtx", "InplaceFunction", "once_differentiable"]
@@ -177,10 +178,6 @@ def _forward(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...]) -> An
     return cls.forward(ctx, *args)
 
 
-def _inexact(tensor: Tensor) -> bool:
-    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
-
-
 def _among(tensor: Any, group: Iterable[Tensor]) -> bool:
     return any(tensor is each for each in group)
 
@@ -206,7 +203,7 @@ def _call(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], level: A
     values: list[Tensor] = []
     for each in listed:
         if isinstance(each, Tensor) and not _among(each, ctx._constant) and \
-                _inexact(each) and not _among(each, values):
+                is_inexact(each) and not _among(each, values):
             values.append(each)
     places = [next((i for i, v in enumerate(values) if v is each), None) for each in listed]
     blanks = [(each._shape, each.dtype, each.device) if isinstance(each, Tensor) else None
@@ -310,7 +307,7 @@ def _with_tangents(cls: type[Function], level: int, args: tuple[Any, ...]) -> An
         outputs = _call(cls, ctx, args, None, forward=True)
         if ctx.materialize_grads:
             tangents = [ops["full"](0, a._shape, a.dtype, a.device)
-                        if t is None and isinstance(a, Tensor) and _inexact(a) else t
+                        if t is None and isinstance(a, Tensor) and is_inexact(a) else t
                         for t, a in zip(tangents, args, strict=True)]
         found = cls.jvp(ctx, *tangents)
         ctx._saved = ()

@@ -9,6 +9,7 @@ from typing import Any
 from .. import _core
 from .._calls.tree import flatten, map_tree, unflatten
 from .._core import Tensor, ops
+from .._functions.typeinfo import is_inexact
 from ..autograd._backward import grad as tape_grad
 from ..autograd._modes import enable_grad
 from ._vmap import vmap
@@ -57,13 +58,9 @@ def _zeros(like: Tensor) -> Tensor:
     return made
 
 
-def _inexact(x: Tensor) -> bool:
-    return x.dtype.is_floating_point or x.dtype.is_complex
-
-
 def _check_inexact(role: str, given: list[Tensor]) -> None:
     for each in given:
-        if not _inexact(each):
+        if not is_inexact(each):
             raise ValueError(f"Expected {role} to be floating point or complex, but got: {each.dtype}")
 
 
@@ -73,7 +70,7 @@ class _Taped:
     def __init__(self, inputs: Any, what: str) -> None:
         self.mode = _core.grad_mode()
         self.leaves, self.spec = _tensors(inputs, what)
-        if not all(map(_inexact, self.leaves)):
+        if not all(map(is_inexact, self.leaves)):
             raise RuntimeError("only Tensors of floating point dtype can require gradients")
         self.nested = self.mode and any(t.requires_grad for t in self.leaves)
         with enable_grad():

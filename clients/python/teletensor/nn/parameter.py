@@ -22,7 +22,8 @@ class Parameter(Tensor):
 
     `data` defaults to an empty tensor. The parameter is detached from the graph of `data`, as by
     `detach()`. TypeError if `data` is not a tensor, RuntimeError if requires_grad is True and its dtype is
-    not a floating-point dtype. Of a DTensor it is this rank's part (see `distribute_module`).
+    not a floating-point dtype. If `data` is a DTensor, the parameter is this rank's part of it (see
+    `distribute_module`).
     """
 
     def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:

@@ -136,14 +136,11 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Gene
         drawn = randn(sizes_of((size,)), generator=generator, dtype=dtype, device=device)
         if drawn.dtype.is_complex:
             mean = complex(mean, mean)  # normal_ adds the mean to both parts
-    parameters = [x for x in (mean, std) if isinstance(x, Tensor)]
-    if parameters:
-        with _core.GradScope(False):
-            result = drawn * std + mean
-        for each in parameters:
+    with _core.GradScope(False):
+        result: Tensor = drawn * std + mean
+    for each in (mean, std):
+        if isinstance(each, Tensor):
             result = tied(result, each)
-    else:
-        result = drawn * std + mean
     return made(result, requires_grad)
 
 

@@ -51,6 +51,7 @@ def t(input: Tensor) -> Tensor:
     """The transpose of a matrix; a vector is returned as it is."""
     if input.dim() > 2:
         raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {input.dim()}D")
+    # The order of the dimensions tells t() from transpose(0, 1) in the name of the node, TBackward0.
     return input if input.dim() < 2 else ops["transpose"](input, 1, 0)
 
 

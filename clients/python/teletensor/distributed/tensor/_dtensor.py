@@ -41,7 +41,7 @@ def rules(further: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
 
 
 def _rule(name: str) -> Callable[..., Any] | None:
-    """What computes the function of this name for DTensors; None if nothing does."""
+    """Returns the implementation of this function for DTensors, or None if there is none."""
     from ._functions import FUNCTIONS  # it needs DTensor
 
     return _rules.get().get(name) or FUNCTIONS.get(name)

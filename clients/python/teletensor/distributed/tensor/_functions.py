@@ -18,7 +18,7 @@ __all__ = ["FUNCTIONS"]
 
 
 def _placed(value: Any, mesh: DeviceMesh) -> DTensor:
-    """The operand as a DTensor; all ranks have a Tensor that is none."""
+    """Returns the operand as a DTensor. A Tensor counts as replicated: each rank has the whole of it."""
     if isinstance(value, DTensor):
         if value.device_mesh != mesh:
             raise NotImplementedError("Cross device mesh comm not supported yet!")
