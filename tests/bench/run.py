@@ -83,7 +83,7 @@ def page(report):
         f"the machine at the end: {report['load']:.1f} (a run on a busy machine says little: run it again).", "",
         "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|",
         *["| " + " | ".join(cells(r)) + " |" for r in report["rows"]], "",
-        "Bounds are those of the first landing in the design's table of figures.", ""]
+        "Bounds are the project's aims: a row with NO falls short of its aim.", ""]
     return "\n".join(lines)
 
 

@@ -1,5 +1,6 @@
-// Convolutions in f32 with oneDNN. Each call of the library runs on one thread; the batch is split
-// into parts here. Primitives and their layouts are cached and shared by all threads.
+// Convolutions in f32 with oneDNN. Each call of the library runs on one thread; the batch, and the
+// images of a small batch, are divided into parts here. Primitives and their layouts are cached and
+// shared by all threads.
 #include <omp.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 
 #include "engine/backends/cpu/access/dense.h"
 #include "engine/backends/cpu/windows/conv.h"
+#include "engine/backends/cpu/windows/conv_slices.h"
 #include "engine/backends/scratch_bytes.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
@@ -63,6 +65,7 @@ struct Piece {
   Conv conv;
   ConvPass pass;
   bool bias;
+  Conv whole;  // the convolution whose tensors hold the piece
 
   std::vector<std::int64_t> key() const {
     std::vector<std::int64_t> k{static_cast<std::int64_t>(pass),
@@ -71,7 +74,12 @@ struct Piece {
                                 conv.groups,
                                 conv.in_channels,
                                 conv.out_channels,
-                                conv.spatial};
+                                conv.spatial,
+                                whole.in_channels,
+                                whole.group_in(),
+                                whole.out_channels,
+                                whole.in_area(),
+                                whole.out_area()};
     for (const auto* list :
          {conv.in, conv.out, conv.kernel, conv.stride, conv.padding, conv.dilation}) {
       k.insert(k.end(), list, list + 3);
@@ -102,13 +110,20 @@ class Primitive {
     const auto free = [](const dims& sizes) {
       return Desc(sizes, dnnl::memory::data_type::f32, dnnl::memory::format_tag::any);
     };
-    const auto plain = [](const dims& sizes) {
+    // The layout of a piece of a row-major tensor whose `outer` dimensions have these strides.
+    const auto plain = [](const dims& sizes, const dims& outer) {
       dims strides(sizes.size(), 1);
       for (std::size_t i = sizes.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * sizes[i];
+      std::copy(outer.begin(), outer.end(), strides.begin());
       return Desc(sizes, dnnl::memory::data_type::f32, strides);
     };
-    own_[0] = plain(x), own_[1] = plain(weight), own_[2] = plain(y);
-    bias_ = piece.bias ? plain({c.out_channels}) : Desc();
+    const Conv& w = piece.whole;
+    dims filters{w.group_in() * w.taps()};
+    if (c.groups > 1) filters.insert(filters.begin(), w.group_out() * w.group_in() * w.taps());
+    own_[0] = plain(x, {w.in_channels * w.in_area(), w.in_area()});
+    own_[1] = plain(weight, filters);
+    own_[2] = plain(y, {w.out_channels * w.out_area(), w.out_area()});
+    bias_ = piece.bias ? plain({c.out_channels}, {}) : Desc();
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     using Forward = dnnl::convolution_forward;
@@ -260,78 +275,154 @@ Cache& cache() {
   return *made;
 }
 
-Status run(KernelCall& call, const Conv& conv, ConvPass pass, const ConvMemory<float>& memory) {
-  // Parts take about half a millisecond. Sums of a weight's gradient are added part by part.
-  const double ns = conv.multiplications() * 0.015;
-  std::int64_t most = std::min<std::int64_t>(conv.batch, 64);
-  if (pass == ConvPass::kWeight) most = std::min<std::int64_t>(most, 8);
-  const std::int64_t parts = parts_of(ns, most);
-  const std::int64_t each = (conv.batch + parts - 1) / parts,
-                     count = (conv.batch + each - 1) / each;
-  Piece piece{conv, pass, memory.bias != nullptr};
-  // With few multiplications per number, one image at a time stays in the second-level cache while
-  // its layout is converted, used and converted back.
-  const bool by_image = pass != ConvPass::kWeight && conv.groups > 1 && conv.group_in() == 1 &&
-                        conv.in_channels * conv.in_area() >= (std::int64_t{1} << 14);
-  const std::int64_t step = by_image ? 1 : each;
-  piece.conv.batch = step;
-  const auto primitive = cache().get(piece);
-  auto last = primitive;
-  if (conv.batch % step != 0) {
-    piece.conv.batch = conv.batch % step;
-    last = cache().get(piece);
+// A weight that is an operand, in the layout of a primitive. Parts with equal primitives share it.
+struct PreparedWeight {
+  const Primitive* primitive;
+  std::int64_t offset;  // of the slice in the weight
+  std::size_t at = 0;   // in the memory of all prepared weights
+};
+
+// The primitives for the parts of one slice: of all images of a part, and of the last part if it
+// has fewer.
+struct SlicePart {
+  ConvSlice slice;
+  std::shared_ptr<const Primitive> full, last;
+  std::size_t full_weight = 0, last_weight = 0;  // indices of PreparedWeights
+};
+
+// One call of a kernel: the images are divided into ranges, and each image into slices if the
+// images alone are too few parts. Parts take about half a millisecond. Sums of a weight's gradient
+// are added range by range.
+class ConvCall {
+ public:
+  ConvCall(KernelCall& call, const Conv& conv, ConvPass pass, const ConvMemory<float>& memory)
+      : call_(call), conv_(conv), pass_(pass), memory_(memory) {
+    const std::int64_t wanted = parts_of(conv.multiplications() * 0.015, 64);
+    const std::int64_t most = std::min<std::int64_t>(wanted, pass == ConvPass::kWeight ? 8 : 64);
+    const std::int64_t ranges = std::min(conv.batch, most);
+    each_ = (conv.batch + ranges - 1) / ranges;
+    ranges_ = (conv.batch + each_ - 1) / each_;
+    // With few multiplications per number, one image at a time stays in the second-level cache
+    // while its layout is converted, used and converted back.
+    const bool by_image = pass != ConvPass::kWeight && conv.groups > 1 && conv.group_in() == 1 &&
+                          conv.in_channels * conv.in_area() >= (std::int64_t{1} << 14);
+    step_ = by_image ? 1 : each_;
+    for (const ConvSlice& slice : slices_of(conv, pass, slices())) add(slice);
   }
-  const std::size_t room = std::max(primitive->room(), last->room());
-  const bool own_weight = last->weight_room() > 0 && last != primitive;
-  const std::int64_t weights = conv.out_channels * conv.group_in() * conv.taps();
-  const bool sums = pass == ConvPass::kWeight && count > 1;
-  const std::size_t shared = primitive->weight_room() + (own_weight ? last->weight_room() : 0);
-  const std::size_t bytes =
-      add_scratch_bytes(add_scratch_bytes(scratch_bytes(count, room), shared),
-                        sums ? scratch_bytes(count, weights, sizeof(float)) : 0);
-  char* const all = static_cast<char*>(call.scratch.allocate(std::max<std::size_t>(bytes, 1)));
-  if (!all) return out_of_scratch(call.op.name, bytes);
-  char* const prepared = all + static_cast<std::size_t>(count) * room;
-  char* const prepared_last = own_weight ? prepared + primitive->weight_room() : prepared;
-  auto* const partial = reinterpret_cast<float*>(prepared_last + last->weight_room());
-  primitive->prepare_weight(memory.weight, prepared);
-  if (own_weight) last->prepare_weight(memory.weight, prepared_last);
-  std::vector<std::exception_ptr> failures(static_cast<std::size_t>(count));
-  const auto part = [&](std::int64_t p) {
-    if (call.parallel.cancelled()) return;
-    one_thread();
-    const std::int64_t begin = p * each, end = std::min(conv.batch, begin + each);
-    const bool is_last = p + 1 == count;
-    try {
-      for (std::int64_t image = begin; image < end; image += step) {
-        ConvMemory<float> m = memory;
-        m.x += image * conv.in_channels * conv.in_area();
-        m.y += image * conv.out_channels * conv.out_area();
-        if (sums) m.weight = partial + p * weights;
-        (is_last ? last : primitive)
-            ->run(m, is_last ? prepared_last : prepared, all + static_cast<std::size_t>(p) * room);
-      }
-    } catch (...) {
-      failures[static_cast<std::size_t>(p)] = std::current_exception();
-    }
-  };
-  if (count == 1) {
-    part(0);
-  } else {
-    call.parallel.run(count, part);
-  }
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
-  if (sums) {
+
+  Status run() {
+    const bool sums = pass_ == ConvPass::kWeight && ranges_ > 1;
+    const std::int64_t parts = ranges_ * static_cast<std::int64_t>(slices_.size());
+    const std::int64_t weights = conv_.out_channels * conv_.group_in() * conv_.taps();
+    const std::size_t bytes =
+        add_scratch_bytes(add_scratch_bytes(scratch_bytes(parts, room_), weight_room_),
+                          sums ? scratch_bytes(ranges_, weights, sizeof(float)) : 0);
+    char* const all = static_cast<char*>(call_.scratch.allocate(std::max<std::size_t>(bytes, 1)));
+    if (!all) return out_of_scratch(call_.op.name, bytes);
+    weights_at_ = all + static_cast<std::size_t>(parts) * room_;
+    auto* const partial = reinterpret_cast<float*>(weights_at_ + weight_room_);
+    in_parts(static_cast<std::int64_t>(weights_.size()), [&](std::int64_t i) {
+      const PreparedWeight& w = weights_[static_cast<std::size_t>(i)];
+      w.primitive->prepare_weight(memory_.weight + w.offset, weights_at_ + w.at);
+    });
+    in_parts(parts, [&](std::int64_t p) {
+      ConvMemory<float> m = memory_;
+      const std::int64_t slices = static_cast<std::int64_t>(slices_.size());
+      if (sums) m.weight = partial + p / slices * weights;
+      run_part(slices_[static_cast<std::size_t>(p % slices)], p / slices, m,
+               all + static_cast<std::size_t>(p) * room_);
+    });
+    if (!sums) return {};
     for (std::int64_t i = 0; i < weights; ++i) {
       float total = partial[i];
-      for (std::int64_t p = 1; p < count; ++p) total += partial[p * weights + i];
-      memory.weight[i] = total;
+      for (std::int64_t p = 1; p < ranges_; ++p) total += partial[p * weights + i];
+      memory_.weight[i] = total;
+    }
+    return {};
+  }
+
+ private:
+  // The number of slices of each image, which take about a fifth of a millisecond each: without
+  // them, a batch of one image would use one lane. More slices cost more than they save, because
+  // each slice converts an operand of all of them. A third of the time of a small convolution is
+  // the conversion of layouts.
+  std::int64_t slices() const {
+    if (ranges_ < conv_.batch) return 1;
+    const double moved = static_cast<double>(conv_.out_channels * conv_.group_in() * conv_.taps() +
+                                             conv_.in_channels * conv_.in_area() +
+                                             conv_.out_channels * conv_.out_area());
+    const double ns =
+        conv_.multiplications() / static_cast<double>(conv_.batch) * 0.01 + moved * 0.5;
+    return parts_of(ns * 2.5, kMaxSlices / ranges_);
+  }
+  void add(const ConvSlice& slice) {
+    Piece piece{slice.conv, pass_, memory_.bias != nullptr, conv_};
+    piece.conv.batch = step_;
+    SlicePart part{slice, cache().get(piece), nullptr};
+    part.last = part.full;
+    if (conv_.batch % step_ != 0) {
+      piece.conv.batch = conv_.batch % step_;
+      part.last = cache().get(piece);
+    }
+    part.full_weight = prepared(*part.full, slice.weight);
+    part.last_weight = prepared(*part.last, slice.weight);
+    room_ = std::max({room_, part.full->room(), part.last->room()});
+    slices_.push_back(std::move(part));
+  }
+  std::size_t prepared(const Primitive& primitive, std::int64_t offset) {
+    for (std::size_t i = 0; i < weights_.size(); ++i) {
+      if (weights_[i].primitive == &primitive && weights_[i].offset == offset) return i;
+    }
+    if (primitive.weight_room() == 0) return 0;
+    weights_.push_back({&primitive, offset, weight_room_});
+    weight_room_ += primitive.weight_room();
+    return weights_.size() - 1;
+  }
+  // Runs f(i) for i < count on the free lanes, until the call is cancelled.
+  template <class F>
+  void in_parts(std::int64_t count, F&& f) {
+    std::vector<std::exception_ptr> failures(static_cast<std::size_t>(count));
+    share(call_.parallel, count, count, [&](std::int64_t i, std::int64_t) {
+      one_thread();
+      try {
+        f(i);
+      } catch (...) {
+        failures[static_cast<std::size_t>(i)] = std::current_exception();
+      }
+    });
+    for (const std::exception_ptr& failure : failures) {
+      if (failure) std::rethrow_exception(failure);
     }
   }
-  return {};
-}
+  void run_part(const SlicePart& part, std::int64_t range, ConvMemory<float> m, char* room) {
+    const bool is_last = range + 1 == ranges_;
+    const Primitive& primitive = is_last ? *part.last : *part.full;
+    char* const weight =
+        primitive.weight_room() == 0
+            ? nullptr
+            : weights_at_ + weights_[is_last ? part.last_weight : part.full_weight].at;
+    m.weight += part.slice.weight;
+    if (m.bias) m.bias += part.slice.channel;
+    const std::int64_t end = std::min(conv_.batch, (range + 1) * each_);
+    for (std::int64_t image = range * each_; image < end; image += step_) {
+      ConvMemory<float> here = m;
+      here.x += image * conv_.in_channels * conv_.in_area() + part.slice.x;
+      here.y += image * conv_.out_channels * conv_.out_area() + part.slice.y;
+      primitive.run(here, weight, room);
+    }
+  }
+
+  static constexpr std::int64_t kMaxSlices = 4;  // of all images
+  KernelCall& call_;
+  const Conv& conv_;
+  const ConvPass pass_;
+  const ConvMemory<float>& memory_;
+  std::int64_t each_ = 1, ranges_ = 1, step_ = 1;  // images of a range, ranges, images of a call
+  std::vector<SlicePart> slices_;
+  std::vector<PreparedWeight> weights_;
+  std::size_t room_ = 0, weight_room_ = 0;  // bytes of a part, and of all prepared weights
+  char* weights_at_ = nullptr;
+};
 
 }  // namespace
 
@@ -356,7 +447,7 @@ Status onednn_conv(KernelCall& call, const Conv& conv, ConvPass pass,
                    const ConvMemory<float>& memory) {
   one_thread();
   try {
-    return run(call, conv, pass, memory);
+    return ConvCall(call, conv, pass, memory).run();
   } catch (const dnnl::error& error) {
     if (error.status == dnnl_out_of_memory) {
       return Status(core::Code::kResourceExhausted,
