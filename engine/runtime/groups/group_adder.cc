@@ -1,5 +1,6 @@
 #include "engine/runtime/groups/group_adder.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -13,6 +14,8 @@ using collective::Reduction;
 using core::Status;
 
 namespace {
+
+constexpr std::int64_t kBlock = 1 << 14;  // elements
 
 // Runs the parts of a kernel on the thread that runs the job.
 class OneThread : public backends::Parallel {
@@ -73,16 +76,27 @@ backends::TensorArg tensor(void* data, core::DType dtype, const core::Geometry& 
 
 }  // namespace
 
-// The location of a source, or of a sum of sources.
+// The elements of a source in a block, or their sum with others.
 struct GroupAdder::Slot {
   char* data;
   core::DType dtype;
-  core::Ref<memory::Storage> own;  // null: the source's memory, which must not be changed
-  void take(core::Ref<memory::Storage> storage, core::DType now) {
-    own = std::move(storage);
-    data = static_cast<char*>(own->data());
+  char* result = nullptr;  // where a sum may be stored, because it is a result of the job
+  bool writable = false;   // false: `data` is the source's memory, which must not be changed
+  core::Ref<memory::Storage> own = nullptr;
+
+  void move_to(char* memory, core::DType now) {
+    data = memory;
     dtype = now;
+    writable = true;
   }
+};
+
+// Elements [begin, begin + count) of a job. All steps of a job run block by block, because a block
+// stays in the second-level cache.
+struct GroupAdder::Block {
+  const Job* job;
+  std::int64_t begin, count;
+  core::Geometry geometry;
 };
 
 GroupAdder::GroupAdder(const ops::Catalog& catalog, Device& host, Lanes& lanes,
@@ -94,10 +108,17 @@ GroupAdder::GroupAdder(const ops::Catalog& catalog, Device& host, Lanes& lanes,
       pool_(memory::Pool::create(host.pool(), owner, 0)) {}
 
 Status GroupAdder::add(std::span<const Job> jobs, const Address& address) {
+  std::vector<Block> blocks;
+  for (const Job& job : jobs) {
+    for (std::int64_t begin = 0; begin < job.elements; begin += kBlock) {
+      const std::int64_t count = std::min(kBlock, job.elements - begin);
+      blocks.push_back({&job, begin, count, core::Geometry(core::Dims{count})});
+    }
+  }
   core::Mutex mu;
   Status first;
-  lanes_.run_parts(static_cast<std::int64_t>(jobs.size()), [&](std::int64_t i) {
-    Status status = run(jobs[static_cast<std::size_t>(i)], address);
+  lanes_.run_parts(static_cast<std::int64_t>(blocks.size()), [&](std::int64_t i) {
+    Status status = run(blocks[static_cast<std::size_t>(i)], address);
     core::MutexLock lock(mu);
     if (first.ok()) first = std::move(status);
   });
@@ -108,29 +129,34 @@ core::Ref<memory::Storage> GroupAdder::allocate(std::size_t bytes) {
   return pool_->allocate_shared(bytes, 0);
 }
 
-// Converts the slot's elements in new memory of its own.
+// Returns memory for elements of the slot in another dtype, which the slot keeps.
+char* GroupAdder::room(Slot& slot, core::DType dtype, const core::Geometry& geometry) {
+  slot.own = allocate(bytes_of(geometry.numel(), dtype));
+  return slot.own ? static_cast<char*>(slot.own->data()) : nullptr;
+}
+
+// Converts the slot's elements, in new memory.
 Status GroupAdder::cast(Slot& slot, core::DType to, const core::Geometry& geometry) {
   if (slot.dtype == to) return {};
-  core::Ref<memory::Storage> own = allocate(bytes_of(geometry.numel(), to));
-  if (!own) return no_memory();
+  const core::Ref<memory::Storage> from = slot.own;  // kept until it is copied
+  char* const memory = room(slot, to, geometry);
+  if (!memory) return no_memory();
   OneThread parallel;
   PoolScratch scratch(*this);
   TT_RETURN_IF_ERROR(copies_.copy(host_, {slot.data, slot.dtype, &geometry},
-                                  {own->data(), to, &geometry}, parallel, scratch));
-  slot.take(std::move(own), to);
+                                  {memory, to, &geometry}, parallel, scratch));
+  slot.move_to(memory, to);
   return {};
 }
 
 // Stores the kernel's result for `a` and `b` in `into`.
 Status GroupAdder::call(const ops::OpDef& op, backends::TensorArg a, backends::TensorArg b,
                         Slot& into, const core::Geometry& geometry) {
-  core::Ref<memory::Storage> own;
-  if (!into.own) {
-    own = allocate(bytes_of(geometry.numel(), into.dtype));
-    if (!own) return no_memory();
-  }
+  char* memory = into.writable ? into.data : into.result;
+  if (!memory) memory = room(into, into.dtype, geometry);
+  if (!memory) return no_memory();
   const backends::TensorArg in[] = {a, b};
-  backends::TensorArg out[] = {tensor(own ? own->data() : into.data, into.dtype, geometry)};
+  backends::TensorArg out[] = {tensor(memory, into.dtype, geometry)};
   core::Attributes attributes;
   for (std::size_t p = static_cast<std::size_t>(op.operand_parameters); p < op.parameters.size();
        ++p) {
@@ -141,17 +167,43 @@ Status GroupAdder::call(const ops::OpDef& op, backends::TensorArg a, backends::T
   backends::KernelCall kernel_call{
       op, in, out, {}, attributes, parallel, scratch, nullptr, &host_.backend()};
   TT_RETURN_IF_ERROR(host_.kernel(catalog_.id(op))(kernel_call));
-  if (own) into.take(std::move(own), into.dtype);
+  into.move_to(memory, into.dtype);
   return {};
 }
 
-Status GroupAdder::run(const Job& job, const Address& address) {
-  const core::Geometry geometry(core::Dims{job.elements});
+// The slots of a block. The sum of a slot that is one output is stored there at once, unless it is
+// rounded first or is the memory of a source.
+std::vector<GroupAdder::Slot> GroupAdder::slots_of(const Block& block, const Address& address) {
+  const Job& job = *block.job;
   const core::DType accumulator = collective::accumulator_of(job.dtype);
+  const auto at = [&](const collective::Slice& slice, core::DType dtype) {
+    return address(slice) + bytes_of(block.begin, dtype);
+  };
   std::vector<Slot> slots;
   for (const Job::Source& source : job.sources) {
-    slots.push_back({address(source.at), source.accumulated ? accumulator : job.dtype, nullptr});
+    const core::DType dtype = source.accumulated ? accumulator : job.dtype;
+    slots.push_back({at(source.at, dtype), dtype});
   }
+  std::vector<int> uses(slots.size());
+  for (const Job::Output& output : job.outputs) ++uses[output.slot];
+  for (const Job::Output& output : job.outputs) {
+    if (uses[output.slot] != 1 || output.to.empty()) continue;
+    if (!output.accumulated && job.dtype != accumulator) continue;
+    char* const result = at(output.to[0], accumulator);
+    const std::size_t bytes = bytes_of(block.count, accumulator);
+    const bool is_source = std::any_of(slots.begin(), slots.end(), [&](const Slot& slot) {
+      return slot.data < result + bytes && result < slot.data + bytes;
+    });
+    if (!is_source) slots[output.slot].result = result;
+  }
+  return slots;
+}
+
+Status GroupAdder::run(const Block& block, const Address& address) {
+  const Job& job = *block.job;
+  const core::Geometry& geometry = block.geometry;
+  const core::DType accumulator = collective::accumulator_of(job.dtype);
+  std::vector<Slot> slots = slots_of(block, address);
   const auto arg = [&](const Slot& slot) { return tensor(slot.data, slot.dtype, geometry); };
   for (const collective::Addition& addition : job.additions) {
     Slot& into = slots[addition.into];
@@ -172,8 +224,9 @@ Status GroupAdder::run(const Job& job, const Address& address) {
       TT_RETURN_IF_ERROR(call(*catalog_.find("div"), arg(slot), divisor, slot, geometry));
     }
     TT_RETURN_IF_ERROR(cast(slot, output.accumulated ? accumulator : job.dtype, geometry));
-    for (const collective::Slice& to : output.to) {
-      std::memcpy(address(to), slot.data, bytes_of(job.elements, slot.dtype));
+    for (const collective::Slice& slice : output.to) {
+      char* const to = address(slice) + bytes_of(block.begin, slot.dtype);
+      if (to != slot.data) std::memcpy(to, slot.data, bytes_of(block.count, slot.dtype));
     }
   }
   return {};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "engine/memory/pool.h"
 #include "engine/runtime/device.h"
@@ -18,14 +19,17 @@ class GroupAdder final : public Groups::Adder {
   // sessions' numbers.
   GroupAdder(const ops::Catalog& catalog, Device& host, Lanes& lanes, memory::OwnerId owner);
 
-  // The jobs run on the calling thread and on free lanes.
+  // Blocks of the jobs run on the calling thread and on free lanes.
   core::Status add(std::span<const collective::Job> jobs, const Address& address) override;
   // The memory is charged to no session; collective::Limits::staging bounds it for each group.
   core::Ref<memory::Storage> allocate(std::size_t bytes) override;
 
  private:
   struct Slot;
-  core::Status run(const collective::Job& job, const Address& address);
+  struct Block;
+  core::Status run(const Block& block, const Address& address);
+  static std::vector<Slot> slots_of(const Block& block, const Address& address);
+  char* room(Slot& slot, core::DType dtype, const core::Geometry& geometry);
   core::Status cast(Slot& slot, core::DType to, const core::Geometry& geometry);
   core::Status call(const ops::OpDef& op, backends::TensorArg a, backends::TensorArg b, Slot& into,
                     const core::Geometry& geometry);
