@@ -222,6 +222,10 @@ bool use(SSL_CTX& context, Certificates& certificates) {
   return SSL_CTX_set_min_proto_version(&context, TLS1_2_VERSION) == 1;
 }
 
+bool use(SSL& connection, Certificates& certificates) {
+  return set(&connection, &certificates) == 1;
+}
+
 std::string name_of_peer(const SSL* ssl) {
   if (ssl == nullptr || SSL_get_verify_result(ssl) != X509_V_OK) return "";
   const X509Ref peer(SSL_get1_peer_certificate(ssl));

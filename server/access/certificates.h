@@ -61,6 +61,8 @@ std::shared_ptr<grpc::ServerCredentials> credentials(std::shared_ptr<Certificate
 // Makes each TLS handshake on an HTTP server's `context` use the current certificate.
 // `certificates` must outlive `context`.
 bool use(SSL_CTX& context, Certificates& certificates);
+// Makes one connection use the current certificates, before its handshake.
+bool use(SSL& connection, Certificates& certificates);
 // The common name of the verified client certificate. Empty if there is no certificate or if it has
 // several common names.
 std::string name_of_peer(const SSL* ssl);

@@ -1,8 +1,8 @@
 // SerialExecutor is a serial executor: it runs a step repeatedly, in one thread at a time.
-// gRPC requires that StartRead, StartWrite and Finish of a call do not overlap. It may call back
-// from inside them, and they must not be called with a lock that the callbacks acquire. So every
-// event only records what has happened and then runs the executor, whose step looks at the records
-// and starts one operation.
+// Threads that share a socket use it to write one after another. gRPC requires that StartRead,
+// StartWrite and Finish of a call do not overlap. It may call back from inside them, and they must
+// not be called with a lock that the callbacks acquire. So every event only records what has
+// happened and then runs the executor, whose step looks at the records and starts one operation.
 #pragma once
 
 #include "engine/core/mutex.h"

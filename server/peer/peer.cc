@@ -20,46 +20,13 @@ namespace {
 constexpr std::int64_t kWindow = 16 << 20;
 constexpr std::size_t kUnacknowledged = 1 << 20;
 constexpr std::chrono::milliseconds kAcknowledge{20}, kFirstPause{20}, kLastPause{2000};
+// Time after which a frame without a message is sent, and after which a connection on which nothing
+// arrives is given up.
+constexpr std::chrono::milliseconds kBeat{2000}, kSilence{8000};
 // Number of bytes that a frame without a payload adds to the count of unacknowledged bytes.
 constexpr std::size_t kFrameBytes = 64;
 
-// Memory of a payload that gRPC still uses.
-struct Loan {
-  std::shared_ptr<const void> memory;
-  std::shared_ptr<std::atomic<std::int64_t>> lent;
-};
-
-grpc::Slice lend(const char* bytes, std::size_t size, std::shared_ptr<const void> memory,
-                 const PeerHome& home) {
-  auto loan = std::make_unique<Loan>(Loan{std::move(memory), home.lent});
-  ++*home.lent;
-  return grpc::Slice(
-      const_cast<char*>(bytes), size,
-      [](void* given) {
-        const std::unique_ptr<Loan> ended(static_cast<Loan*>(given));
-        ended->memory.reset();
-        --*ended->lent;
-      },
-      loan.release());
-}
-
-grpc::ByteBuffer whole_frame(const std::string& bytes) {
-  const grpc::Slice slice(bytes);
-  return grpc::ByteBuffer(&slice, 1);
-}
-
-grpc::ByteBuffer frame_of(std::uint64_t number, std::uint64_t received, const PeerParcel& parcel,
-                          const PeerHome& home) {
-  std::vector<grpc::Slice> slices;
-  slices.reserve(2 + parcel.payload.parts.size());
-  slices.emplace_back(encode_numbers(number, received));
-  slices.push_back(lend(parcel.message->data(), parcel.message->size(), parcel.message, home));
-  for (const std::span<const char> part : parcel.payload.parts) {
-    if (part.empty()) continue;
-    slices.push_back(lend(part.data(), part.size(), parcel.payload.held, home));
-  }
-  return grpc::ByteBuffer(slices.data(), slices.size());
-}
+FrameOutput::Frame whole_frame(std::string text) { return {std::move(text), nullptr, {}, 0}; }
 
 }  // namespace
 
@@ -68,15 +35,9 @@ std::uint64_t new_incarnation() {
   return random_number().value_or(now) | 1;
 }
 
-Result<PeerFrame> read_frame(const grpc::ByteBuffer& bytes, std::vector<grpc::Slice>* memory) {
-  return core::with_memory("a peer's frame", [&]() -> Result<PeerFrame> {
-    if (!bytes.Dump(memory).ok()) return core::invalid("a frame cannot be decoded as a PeerFrame");
-    std::vector<std::span<const char>> pieces;
-    for (const grpc::Slice& slice : *memory) {
-      pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
-    }
-    return decode_frame(pieces);
-  });
+Result<PeerFrame> read_frame(const FrameInput::Frame& bytes) {
+  return core::with_memory("a peer's frame",
+                           [&] { return decode_frame(bytes.text, bytes.payload); });
 }
 
 Status check_hello(const PeerHello& hello, const PeerStream& stream, const PeerHome& home) {
@@ -86,7 +47,7 @@ Status check_hello(const PeerHello& hello, const PeerStream& stream, const PeerH
                       " of the protocol of peers, \"" + home.name + "\" version " +
                       std::to_string(kPeerProtocol) + ": install daemons of one version");
   }
-  if (home.tls && !stream.is_certified(hello.name)) {
+  if (!stream.is_certified(hello.name)) {
     return Status(
         Code::kPermissionDenied,
         "\"" + hello.name + "\" is no DNS name of the certificate of the daemon that says it");
@@ -94,13 +55,13 @@ Status check_hello(const PeerHello& hello, const PeerStream& stream, const PeerH
   return {};
 }
 
-Peer::Peer(std::string name, PeerHome& home)
+Peer::Peer(std::string name, const std::string& address, PeerHome& home)
     : name_(std::move(name)),
+      address_(std::make_shared<PeerAddress>(address)),
       home_(home),
       link_(std::make_unique<Link>(new_incarnation(), kWindow)),
-      dial_at_(Clock::now()),
-      pause_(kFirstPause),
-      random_(static_cast<std::uint32_t>(new_incarnation())) {}
+      redial_{Clock::now(), kFirstPause,
+              std::minstd_rand(static_cast<std::uint32_t>(new_incarnation()))} {}
 
 PeerFacts Peer::facts() {
   MutexLock lock(mutex_);
@@ -149,6 +110,7 @@ void Peer::stand(const PeerStream::Ref& stream, const PeerHello& hello) {
   PeerStream::Ref earlier;
   std::vector<PeerParcel> released;
   bool meet = false;
+  stream->trust();
   {
     MutexLock lock(mutex_);
     if (stopped_) return stream->end(Status(Code::kUnavailable, "the daemon shuts down"));
@@ -160,8 +122,8 @@ void Peer::stand(const PeerStream::Ref& stream, const PeerHello& hello) {
     standing_ = true;
     ++facts_.connections;
     missed_.reset();
-    acknowledge_at_.reset();
-    unacknowledged_ = 0;
+    receipts_ = {};
+    sent_at_ = Clock::now();
     last_why_.clear();
   }
   if (earlier) earlier->end(Status(Code::kAborted, "a later connection has taken its place"));
@@ -175,18 +137,17 @@ void Peer::stand(const PeerStream::Ref& stream, const PeerHello& hello) {
   stream->wake();
 }
 
-void Peer::received(const PeerStream::Ref& stream, grpc::ByteBuffer bytes) {
+void Peer::received(const PeerStream::Ref& stream, const FrameInput::Frame& bytes) {
   MutexLock serial(deliver_);
-  const std::size_t size = bytes.Length();
-  std::vector<grpc::Slice> memory;
-  Result<PeerFrame> frame = read_frame(bytes, &memory);
+  Result<PeerFrame> frame = read_frame(bytes);
   bool standing = false;
   {
     MutexLock lock(mutex_);
     if (stream_ != stream) return;  // A later connection has replaced this one.
-    facts_.received += size;
+    facts_.received += bytes.bytes();
     standing = standing_;
   }
+  if (frame.ok() && frame->end) return stream->end(*frame->end);
   Status status = frame.status();
   if (status.ok())
     status = standing ? take(stream, *frame) : greet(stream, frame->hello.value_or(PeerHello()));
@@ -217,48 +178,53 @@ Status Peer::take(const PeerStream::Ref& stream, PeerFrame& frame) {
     if (stream_ != stream || stopped_) return {};
     const Result<bool> fresh = link_->receive({frame.number, frame.received, {}}, &released);
     if (!fresh.ok()) return fresh.status();
-    pause_ = kFirstPause;
+    redial_.pause = kFirstPause;
     if (!*fresh) return {};
     note_receipt(static_cast<std::size_t>(frame.message.message.payload) + kFrameBytes);
   }
-  if (!frame.move) return home_.receiver->received(name_, frame.message, frame.payload);
+  const runtime::Pieces payload(&frame.payload, frame.payload.empty() ? 0 : 1);
+  if (!frame.move) return home_.receiver->received(name_, frame.message, payload);
   if (home_.moves == nullptr) return core::invalid("this daemon does not receive moved sessions");
-  std::string data;
-  for (const std::span<const char> piece : frame.payload) data.append(piece.data(), piece.size());
-  return home_.moves->received(name_, std::move(*frame.move), std::move(data));
+  return home_.moves->received(name_, std::move(*frame.move),
+                               std::string(frame.payload.data(), frame.payload.size()));
 }
 
 void Peer::note_receipt(std::size_t bytes) {
-  unacknowledged_ += bytes;
-  if (acknowledge_at_) return;
-  acknowledge_at_ = Clock::now() + kAcknowledge;
+  receipts_.bytes += bytes;
+  if (receipts_.look_at) return;
+  receipts_.look_at = Clock::now() + kAcknowledge;
   home_.look_again();
 }
 
-std::optional<grpc::ByteBuffer> Peer::next(const PeerStream::Ref& stream) {
+void Peer::acknowledged() {
+  receipts_.bytes = 0;
+  receipts_.late = false;
+}
+
+std::optional<FrameOutput::Frame> Peer::next(const PeerStream::Ref& stream) {
   MutexLock lock(mutex_);
   if (stream_ != stream) return std::nullopt;
-  std::optional<grpc::ByteBuffer> frame = next_frame();
-  if (frame) facts_.sent += frame->Length();
+  std::optional<FrameOutput::Frame> frame = next_frame();
+  if (frame) {
+    facts_.sent += frame->bytes();
+    sent_at_ = Clock::now();
+  }
   return frame;
 }
 
-std::optional<grpc::ByteBuffer> Peer::next_frame() {
+std::optional<FrameOutput::Frame> Peer::next_frame() {
   if (hello_) return whole_frame(*std::exchange(hello_, std::nullopt));
   if (!standing_ || meeting_) return std::nullopt;
-  std::optional<grpc::ByteBuffer> frame;
   if (const auto next = link_->next()) {
-    frame = frame_of(next->number, next->received, next->parcel, home_);
-  } else if (link_->owes() && (unacknowledged_ >= kUnacknowledged ||
-                               (acknowledge_at_ && Clock::now() >= *acknowledge_at_))) {
-    const Link::Frame alone = link_->acknowledgement();
-    frame = whole_frame(encode_numbers(0, alone.received));
+    acknowledged();
+    const PeerParcel& parcel = next->parcel;
+    return FrameOutput::Frame{encode_numbers(next->number, next->received), parcel.message,
+                              parcel.payload, static_cast<std::size_t>(parcel.bytes)};
   }
-  if (!link_->owes()) {
-    acknowledge_at_.reset();
-    unacknowledged_ = 0;
-  }
-  return frame;
+  const bool owes = link_->owes() && (receipts_.bytes >= kUnacknowledged || receipts_.late);
+  if (!owes && Clock::now() < sent_at_ + kBeat) return std::nullopt;
+  acknowledged();
+  return whole_frame(encode_numbers(0, link_->acknowledgement().received));
 }
 
 void Peer::detach(Clock::time_point now) {
@@ -266,10 +232,11 @@ void Peer::detach(Clock::time_point now) {
   stream_.reset();
   hello_.reset();
   standing_ = false;
-  const std::chrono::milliseconds part(
-      std::uniform_int_distribution<std::int64_t>(pause_.count() / 2, pause_.count())(random_));
-  dial_at_ = now + part;
-  pause_ = std::min(2 * pause_, kLastPause);
+  const std::chrono::milliseconds pause = redial_.pause;
+  const std::chrono::milliseconds part(std::uniform_int_distribution<std::int64_t>(
+      pause.count() / 2, pause.count())(redial_.random));
+  redial_.at = now + part;
+  redial_.pause = std::min(2 * pause, kLastPause);
 }
 
 void Peer::closed(const PeerStream::Ref& stream, const std::string& why) {
@@ -319,7 +286,7 @@ bool Peer::is_lost(Clock::time_point now) {
 
 Peer::Clock::time_point Peer::tick(Clock::time_point now) {
   Clock::time_point due = Clock::time_point::max();
-  PeerStream::Ref late, owing;
+  PeerStream::Ref late, owing, silent;
   bool calls = false, lost = false;
   {
     MutexLock lock(mutex_);
@@ -329,11 +296,23 @@ Peer::Clock::time_point Peer::tick(Clock::time_point now) {
       return now >= when;
     };
     if (stream_ && !standing_ && passed(greet_until_)) late = stream_;
-    if (!stream_ && dials()) calls = passed(dial_at_);
-    if (standing_ && acknowledge_at_ && passed(*acknowledge_at_)) owing = stream_;
+    if (!stream_ && dials()) calls = passed(redial_.at);
+    if (standing_) {
+      if (passed(stream_->heard() + kSilence)) silent = stream_;
+      if (passed(sent_at_ + kBeat)) {
+        owing = stream_;
+        due = std::min(due, now + kBeat);
+      }
+      if (receipts_.look_at && passed(*receipts_.look_at)) {
+        receipts_.look_at.reset();
+        receipts_.late = link_->owes();
+        if (receipts_.late) owing = stream_;
+      }
+    }
     if (!standing_ && missed_) lost = passed(*missed_ + home_.patience);
   }
   if (late) late->end(Status(Code::kDeadlineExceeded, "the peer sent no hello within 5 s"));
+  if (silent) silent->end(Status(Code::kUnavailable, "nothing has arrived for 8 s"));
   if (owing) owing->wake();
   if (lost) {
     // If the receiver is being called for this peer, report the loss later, so that other peers
@@ -354,7 +333,7 @@ Peer::Clock::time_point Peer::tick(Clock::time_point now) {
 }
 
 void Peer::dial() {
-  const PeerStream::Ref stream = dialed_peer(home_.channel(name_), *this, home_.streams);
+  const PeerStream::Ref stream = PeerStream::dialed(home_.streams, *this, address_, name_);
   {
     MutexLock lock(mutex_);
     if (stopped_) return;

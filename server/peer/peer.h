@@ -2,10 +2,10 @@
 // the times at which to connect, to acknowledge messages and to give up the peer.
 // The link has its own incarnation, which is renewed when the peer is lost. The peer then knows
 // that messages of the earlier incarnation were forgotten, as after a restart of the daemon.
-// Threads: gRPC's callbacks, callers of send(), and the timer of Peers. The receiver is called with
-// `deliver_` locked, so its calls do not overlap. `mutex_` is never locked while code outside this
-// class runs. gRPC calls no callback from inside StartRead or StartWrite, but always from its own
-// threads; a caller of send() may therefore hold a lock that the receiver acquires.
+// Threads: those of the loop, callers of send(), and the timer of Peers. The receiver is called
+// with `deliver_` locked, so its calls do not overlap. `mutex_` is never locked while code outside
+// this class runs. Only threads of the loop call the receiver, never from inside wake() or end(); a
+// caller of send() may therefore hold a lock that the receiver acquires.
 #pragma once
 
 #include <atomic>
@@ -54,17 +54,13 @@ class MoveReceiver {
 // Data that all peers of a daemon share. It outlives them and their streams.
 struct PeerHome {
   std::string name;  // Name of this daemon.
-  bool tls = false;
+  PeerStream::Home streams;
   std::chrono::milliseconds patience{30'000};
   runtime::Fabric::Receiver* receiver = nullptr;
   // Receives messages about sessions that move. Null if no session moves.
   MoveReceiver* moves = nullptr;
-  std::function<std::shared_ptr<grpc::Channel>(const std::string& peer)> channel;
   // Called when the tick() of a peer must run earlier than tick() has returned.
   std::function<void()> look_again;
-  std::atomic<int> streams{0};  // Number of streams to all peers that are not destroyed yet.
-  // Number of memory blocks that gRPC has not released.
-  std::shared_ptr<std::atomic<std::int64_t>> lent = std::make_shared<std::atomic<std::int64_t>>(0);
 };
 
 // Returns a random number that is never 0.
@@ -85,7 +81,8 @@ class Peer final : public PeerStream::Owner {
   // Maximum time from the start of a connection to a valid hello.
   static constexpr std::chrono::seconds kHandshake{5};
 
-  Peer(std::string name, PeerHome& home);
+  // `address` is that of the peer, "HOST:PORT".
+  Peer(std::string name, const std::string& address, PeerHome& home);
 
   const std::string& name() const { return name_; }
   // Returns true if this daemon connects to the peer, and false if the peer connects to this
@@ -110,24 +107,40 @@ class Peer final : public PeerStream::Owner {
   // nothing is reported about the peer afterwards.
   void stop();
 
-  void received(const PeerStream::Ref& stream, grpc::ByteBuffer frame) override;
-  std::optional<grpc::ByteBuffer> next(const PeerStream::Ref& stream) override;
+  void received(const PeerStream::Ref& stream, const FrameInput::Frame& bytes) override;
+  std::optional<FrameOutput::Frame> next(const PeerStream::Ref& stream) override;
   void closed(const PeerStream::Ref& stream, const std::string& why) override;
 
  private:
   using Link = collective::BasicLink<PeerParcel>;
+  // When to acknowledge messages if no other frame does.
+  struct Receipts {
+    std::size_t bytes = 0;  // Bytes received and not acknowledged.
+    // Time at which tick() acknowledges what no other frame has acknowledged by then. Most messages
+    // are answered before, so the time is not set again for each of them.
+    std::optional<Clock::time_point> look_at;
+    bool late = false;  // Whether that time has passed.
+  };
+  // When to connect next.
+  struct Redial {
+    Clock::time_point at;
+    std::chrono::milliseconds pause;  // Pause after the next attempt that fails.
+    std::minstd_rand random;
+  };
 
   void dial();
   core::Status greet(const PeerStream::Ref& stream, const PeerHello& hello) TT_REQUIRES(deliver_);
   void stand(const PeerStream::Ref& stream, const PeerHello& hello) TT_REQUIRES(deliver_);
   core::Status take(const PeerStream::Ref& stream, PeerFrame& frame) TT_REQUIRES(deliver_);
   void lose(const std::string& why) TT_REQUIRES(deliver_);
-  std::optional<grpc::ByteBuffer> next_frame() TT_REQUIRES(mutex_);
+  std::optional<FrameOutput::Frame> next_frame() TT_REQUIRES(mutex_);
   void note_receipt(std::size_t bytes) TT_REQUIRES(mutex_);
+  void acknowledged() TT_REQUIRES(mutex_);
   void detach(Clock::time_point now) TT_REQUIRES(mutex_);
   bool is_lost(Clock::time_point now) TT_REQUIRES(mutex_);
 
   const std::string name_;
+  const std::shared_ptr<PeerAddress> address_;
   PeerHome& home_;
 
   core::Mutex deliver_;  // Locked before mutex_.
@@ -148,19 +161,16 @@ class Peer final : public PeerStream::Owner {
   // Time since which the peer is missing. None if it is connected, or if there was neither contact
   // nor a message for it.
   std::optional<Clock::time_point> missed_ TT_GUARDED_BY(mutex_);
-  std::optional<Clock::time_point> acknowledge_at_ TT_GUARDED_BY(mutex_);
-  std::size_t unacknowledged_ TT_GUARDED_BY(mutex_) = 0;  // Bytes received and not acknowledged.
+  Clock::time_point sent_at_ TT_GUARDED_BY(mutex_);  // Time of the last frame.
+  Receipts receipts_ TT_GUARDED_BY(mutex_);
   Clock::time_point greet_until_ TT_GUARDED_BY(mutex_);
-  Clock::time_point dial_at_ TT_GUARDED_BY(mutex_);
-  // Pause before the next attempt to connect.
-  std::chrono::milliseconds pause_ TT_GUARDED_BY(mutex_);
-  std::minstd_rand random_ TT_GUARDED_BY(mutex_);
+  Redial redial_ TT_GUARDED_BY(mutex_);
 };
 
 // Checks whether a peer of this name may send this hello on this stream. Returns PermissionDenied
 // or FailedPrecondition with the reason if not.
 core::Status check_hello(const PeerHello& hello, const PeerStream& stream, const PeerHome& home);
 // Decodes a frame. ResourceExhausted if there is not enough memory.
-core::Result<PeerFrame> read_frame(const grpc::ByteBuffer& bytes, std::vector<grpc::Slice>* memory);
+core::Result<PeerFrame> read_frame(const FrameInput::Frame& bytes);
 
 }  // namespace teletensor::server

@@ -1,13 +1,9 @@
 #include "server/peer/peer_codec.h"
 
-#include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/io/zero_copy_stream_impl.h>
-#include <google/protobuf/wire_format_lite.h>
-
 #include <algorithm>
-#include <deque>
 #include <utility>
 
+#include "engine/program/text.h"
 #include "teletensor/v1/peer.pb.h"
 
 namespace teletensor::server {
@@ -18,7 +14,8 @@ using runtime::PeerMessage;
 
 namespace {
 
-constexpr char kPayloadTag = static_cast<char>(v1::PeerFrame::kPayloadFieldNumber << 3 | 2);
+// Maximum length of the reason in a frame that ends a connection, in bytes.
+constexpr std::size_t kMaxEndText = 512;
 
 void fill(const collective::Vote& vote, v1::PeerVote& out) {
   out.set_lowest(vote.lowest);
@@ -215,77 +212,25 @@ Status read(const v1::PeerHello& from, PeerHello& hello) {
   return {};
 }
 
-// The bytes of a frame as an input stream for protobuf.
-class Input {
- public:
-  explicit Input(runtime::Pieces bytes) {
-    for (const std::span<const char> piece : bytes) {
-      pieces_.emplace_back(piece.data(), static_cast<int>(piece.size()));
-    }
-    for (auto& piece : pieces_) pointers_.push_back(&piece);
-    stream.emplace(pointers_.data(), static_cast<int>(pointers_.size()));
+Status read(const v1::PeerEnd& from, std::optional<Status>& end) {
+  core::Code code{};
+  if (!read(from.code(), core::Code::kCancelled, core::Code::kDataLoss, code)) {
+    return wrong("end.code");
   }
-  std::optional<google::protobuf::io::ConcatenatingInputStream> stream;
-
- private:
-  std::deque<google::protobuf::io::ArrayInputStream> pieces_;
-  std::vector<google::protobuf::io::ZeroCopyInputStream*> pointers_;
-};
-
-// Position of a frame's payload: the offset of its field and the offset of its contents.
-struct PayloadPlace {
-  std::int64_t field = 0, begin = 0, bytes = 0;
-};
-
-Status find_payload(runtime::Pieces bytes, PayloadPlace* place) {
-  using google::protobuf::internal::WireFormatLite;
-  const Status bad = core::invalid("a frame cannot be decoded as a PeerFrame");
-  Input frame(bytes);
-  google::protobuf::io::CodedInputStream input(&*frame.stream);
-  while (true) {
-    place->field = input.CurrentPosition();
-    const std::uint32_t tag = input.ReadTag();
-    if (tag == 0) break;
-    if (tag != static_cast<std::uint8_t>(kPayloadTag)) {
-      if (!WireFormatLite::SkipField(&input, tag)) return bad;
-      continue;
-    }
-    std::uint32_t size = 0;
-    if (!input.ReadVarint32(&size)) return bad;
-    if (size > kMaxPeerPayload) return wrong("payload");
-    place->begin = input.CurrentPosition();
-    place->bytes = size;
-    if (!input.Skip(static_cast<int>(size))) return bad;
-    if (input.ReadTag() != 0) return core::invalid("a frame has a field after its payload");
-    break;
-  }
-  return input.ConsumedEntireMessage() ? Status() : bad;
+  if (from.text().size() > kMaxEndText) return wrong("end.text");
+  end = Status(code, from.text());
+  return {};
 }
 
-std::vector<std::span<const char>> part_of(runtime::Pieces bytes, const PayloadPlace& place) {
-  std::vector<std::span<const char>> part;
-  auto skipped = static_cast<std::size_t>(place.begin),
-       wanted = static_cast<std::size_t>(place.bytes);
-  for (const std::span<const char> piece : bytes) {
-    const std::size_t skip = std::min(skipped, piece.size());
-    const std::size_t taken = std::min(wanted, piece.size() - skip);
-    skipped -= skip;
-    wanted -= taken;
-    if (taken > 0) part.push_back(piece.subspan(skip, taken));
+// Decodes a frame that introduces or ends a connection, and has nothing else.
+Status read_alone(const v1::PeerFrame& frame, std::size_t payload, PeerFrame& result) {
+  const char* const field = frame.has_hello() ? "hello" : "end";
+  const bool both = frame.has_hello() && frame.has_end();
+  if (both || frame.has_message() || frame.has_move() || frame.number() != 0 || payload > 0) {
+    return wrong(field);
   }
-  return part;
-}
-
-std::string encode(const v1::PeerFrame& frame, std::size_t payload_bytes) {
-  std::string bytes = frame.SerializeAsString();
-  if (payload_bytes > 0) {
-    std::uint8_t size[10];
-    const std::uint8_t* const end =
-        google::protobuf::io::CodedOutputStream::WriteVarint64ToArray(payload_bytes, size);
-    bytes += kPayloadTag;
-    bytes.append(reinterpret_cast<const char*>(size), static_cast<std::size_t>(end - size));
-  }
-  return bytes;
+  return frame.has_hello() ? read(frame.hello(), result.hello.emplace())
+                           : read(frame.end(), result.end);
 }
 
 }  // namespace
@@ -316,33 +261,34 @@ std::string encode_numbers(std::uint64_t number, std::uint64_t received) {
   return frame.SerializeAsString();
 }
 
-std::string encode_message(const PeerMessage& message, std::size_t payload_bytes) {
+std::string encode_end(const Status& why) {
+  v1::PeerFrame frame;
+  frame.mutable_end()->set_code(static_cast<std::uint32_t>(why.code()));
+  frame.mutable_end()->set_text(program::shortened(why.message(), kMaxEndText));
+  return frame.SerializeAsString();
+}
+
+std::string encode_message(const PeerMessage& message) {
   v1::PeerFrame frame;
   fill(message, *frame.mutable_message());
-  return encode(frame, payload_bytes);
+  return frame.SerializeAsString();
 }
 
-std::string encode_move(v1::PeerMove move, std::size_t payload_bytes) {
+std::string encode_move(v1::PeerMove move) {
   v1::PeerFrame frame;
   *frame.mutable_move() = std::move(move);
-  return encode(frame, payload_bytes);
+  return frame.SerializeAsString();
 }
 
-Result<PeerFrame> decode_frame(runtime::Pieces bytes) {
-  PayloadPlace place;
-  TT_RETURN_IF_ERROR(find_payload(bytes, &place));
+Result<PeerFrame> decode_frame(std::string_view text, std::span<const char> payload) {
   v1::PeerFrame frame;
-  Input input(bytes);
-  google::protobuf::io::LimitingInputStream before(&*input.stream, place.field);
-  if (!frame.ParseFromZeroCopyStream(&before)) {
+  if (std::cmp_greater(text.size(), kMaxPeerTexts) ||
+      !frame.ParseFromArray(text.data(), static_cast<int>(text.size()))) {
     return core::invalid("a frame cannot be decoded as a PeerFrame");
   }
   PeerFrame result;
-  if (frame.has_hello()) {
-    if (frame.has_message() || frame.has_move() || frame.number() != 0 || place.bytes > 0) {
-      return wrong("hello");
-    }
-    TT_RETURN_IF_ERROR(read(frame.hello(), result.hello.emplace()));
+  if (frame.has_hello() || frame.has_end()) {
+    TT_RETURN_IF_ERROR(read_alone(frame, payload.size(), result));
     return result;
   }
   result.number = frame.number();
@@ -350,15 +296,15 @@ Result<PeerFrame> decode_frame(runtime::Pieces bytes) {
   if (frame.has_message() && frame.has_move()) return wrong("move");
   if ((frame.has_message() || frame.has_move()) != (frame.number() != 0)) return wrong("number");
   if (frame.has_move()) {
-    TT_RETURN_IF_ERROR(check(frame.move(), static_cast<std::size_t>(place.bytes)));
+    TT_RETURN_IF_ERROR(check(frame.move(), payload.size()));
     result.move = std::move(*frame.mutable_move());
   } else {
     if (frame.has_message()) TT_RETURN_IF_ERROR(read(frame.message(), result.message));
     const bool may_have = frame.has_message() && result.message.kind == PeerMessage::Kind::kGroup;
-    if (std::cmp_greater(place.bytes, may_have ? kMaxPeerPayload : 0)) return wrong("payload");
+    if (payload.size() > (may_have ? kMaxPeerPayload : 0)) return wrong("payload");
   }
-  result.message.message.payload = place.bytes;
-  result.payload = part_of(bytes, place);
+  result.message.message.payload = static_cast<std::int64_t>(payload.size());
+  result.payload = payload;
   return result;
 }
 

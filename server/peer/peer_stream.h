@@ -1,106 +1,161 @@
-// PeerStream is one connection to a peer: a gRPC call that carries frames in both directions.
-// It reads a frame when its owner has processed the last one, and writes the frames that its owner
-// provides. A stream lives until gRPC has reported its end; its owner must outlive it.
-//
-// A stream and its channel may be destroyed on a thread of gRPC's callbacks. gRPC ends these
-// threads with the last object of the process that uses them, by joining them, and aborts if that
-// object is a channel and one of the threads destroys it. Hence a server must outlive all streams:
-// it is destroyed after `alive` is 0.
+// PeerStream is one connection to a peer: a TCP socket, with TLS unless both daemons are on the
+// loopback interface. It carries frames in both directions (frame_input.h).
+// One thread of the loop at a time connects, reads and passes frames to the owner. Any thread may
+// write: the thread that has a frame for the peer, usually an execution lane, writes it itself, so
+// that a small frame waits for no other thread. The rest of a large one is written by the loop.
+// A stream lives until it has reported its end; its owner must outlive it.
 #pragma once
 
-#include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/grpcpp.h>
-
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "engine/core/clock.h"
 #include "engine/core/mutex.h"
 #include "engine/core/status.h"
 #include "server/base/serial_executor.h"
+#include "server/base/socket_loop.h"
+#include "server/peer/peer_frames.h"
+#include "server/peer/peer_sockets.h"
+#include "server/peer/peer_tls.h"
 
 namespace teletensor::server {
 
-class PeerStream : public std::enable_shared_from_this<PeerStream> {
+class PeerStream final : public SocketLoop::Handler,
+                         public std::enable_shared_from_this<PeerStream> {
  public:
   using Ref = std::shared_ptr<PeerStream>;
+  using Clock = core::Clock;
 
-  // The calls for one stream do not overlap, except those of next(). No lock of the stream is held
-  // during a call.
+  // The calls for one stream do not overlap, except those of next(), which do not overlap each
+  // other. No lock of the stream is held during a call.
   class Owner {
    public:
     virtual ~Owner() = default;
-    virtual void received(const Ref& stream, grpc::ByteBuffer frame) = 0;
-    // Returns the next frame to write, if there is one. Called after wake() and when the last frame
-    // was written.
-    virtual std::optional<grpc::ByteBuffer> next(const Ref& stream) = 0;
+    // `frame` is valid during the call.
+    virtual void received(const Ref& stream, const FrameInput::Frame& frame) = 0;
+    // Returns the next frame to write, if there is one. Called after wake() and when earlier frames
+    // were written.
+    virtual std::optional<FrameOutput::Frame> next(const Ref& stream) = 0;
     // Reports the end of the stream. It is the last call.
     virtual void closed(const Ref& stream, const std::string& why) = 0;
   };
+  // What all streams of a daemon use. It outlives them.
+  struct Home {
+    SocketLoop* loop = nullptr;
+    const PeerTls* tls = nullptr;  // Null: no TLS.
+    std::atomic<int> streams{0};   // Number of streams that are not destroyed yet.
+  };
 
-  virtual ~PeerStream() { --alive_; }
+  // A connection that was accepted.
+  static Ref accepted(Home& home, Owner& owner, Socket socket);
+  // A connection to the daemon `peer` at this address.
+  static Ref dialed(Home& home, Owner& owner, std::shared_ptr<PeerAddress> address,
+                    std::string peer);
+  ~PeerStream() override { --home_.streams; }
   PeerStream(const PeerStream&) = delete;
   PeerStream& operator=(const PeerStream&) = delete;
 
-  // Starts the operations and the calls to the owner. Must be called once.
-  virtual void open() noexcept = 0;
+  // Starts the connection and the calls to the owner, which may be told of the end before this
+  // function returns. Must be called once.
+  void open() noexcept;
   // Changes the owner from the next call on. Precondition: the caller is inside the first owner's
   // received().
   void hand_to(Owner& owner) { owner_ = &owner; }
+  // Accepts frames of all sizes from now on, rather than only a hello. Precondition: the caller is
+  // inside received().
+  void trust();
   // Reports that there may be a frame to write. Callable from any thread.
   void wake() noexcept;
-  // Ends the stream; closed() follows, for a stream that is not open yet once open() has been
-  // called. If it is called several times, the first reason counts. Callable from any thread.
+  // Ends the stream, after a frame that tells the peer why; closed() follows, for a stream that is
+  // not open yet once open() has been called. If it is called several times, the first reason
+  // counts. Callable from any thread. Precondition: `why` is not OK.
   void end(core::Status why) noexcept;
-  // Returns true if the verified certificate of the other side has exactly this DNS name.
-  // Precondition: a frame was received.
-  bool is_certified(const std::string& name) const;
+  // Returns true without TLS, or if the verified certificate of the other side has exactly this DNS
+  // name. Precondition: the caller is inside received().
+  bool is_certified(const std::string& name) const { return channel_->is_certified(name); }
+  // The last time at which bytes of the peer arrived, or at which the owner was still busy with
+  // its frames.
+  Clock::time_point heard() const;
 
- protected:
-  PeerStream(Owner& owner, std::atomic<int>& alive) : alive_(alive), owner_(&owner) { ++alive_; }
-
-  void opened() noexcept;  // Reports that the stream was opened and operations may start.
-  void read_done(bool ok) noexcept;
-  void write_done(bool ok) noexcept;
-  void over(const std::string& why) noexcept;
+  // SocketLoop::Handler
+  void on_event() noexcept override;
 
  private:
-  virtual void start_read(grpc::ByteBuffer* frame) = 0;
-  virtual void start_write(const grpc::ByteBuffer* frame) = 0;
-  virtual void cancel() = 0;  // Ends running operations soon; may be called several times.
-  // Ends the stream with `why`, which is OK if the peer has ended it. No operation follows.
-  virtual void finish(const core::Status& why) = 0;
-  virtual std::shared_ptr<const grpc::AuthContext> identity() const = 0;
+  enum class Stage { kStart, kFind, kConnect, kHandshake, kOpen };
+  // Where the connection comes from, or goes to.
+  struct Route {
+    Socket accepted;                       // The connection that was accepted.
+    std::shared_ptr<PeerAddress> address;  // Null for a connection that was accepted.
+    std::string peer;                      // Name of the daemon to connect to.
+    std::vector<Endpoint> endpoints;       // Endpoints to try, the next one last.
+  };
+  struct Registration {
+    std::uint64_t number = 0;  // In the loop; 0: not there yet.
+    int descriptor = -1;       // That of the channel, or of the search for the address.
+    std::uint32_t awaits = 0;  // Events for which the current stage waits.
+  };
+  struct End {
+    bool wanted = false;
+    bool said = false;  // Whether the farewell was said, or there is none.
+    bool closed = false;
+    core::Status why;
+  };
 
-  bool step() noexcept;
-  bool write_next();
+  PeerStream(Home& home, Owner& owner) : home_(home), owner_(&owner) { ++home_.streams; }
 
-  std::atomic<int>& alive_;  // Number of streams that are not destroyed yet.
-  Ref self_;                 // Keeps the stream alive from opened() until over().
+  // ---- Used by the thread that handles events
+  // Goes through the stages as far as possible.
+  core::Status advance();
+  core::Status start();
+  core::Status find();
+  core::Status connect_next();
+  core::Status use_channel(Socket socket);
+  core::Status register_descriptor(int descriptor, std::uint32_t awaits) TT_REQUIRES(mutex_);
+  // Reads and processes frames until nothing has arrived, the stream ends, or the other direction
+  // should have its turn.
+  core::Status read();
+  void deliver(const FrameInput::Frame& frame);
+  // The end of the handling of an event with this result.
+  void settle(core::Status status) noexcept;
+  void close() noexcept;
+
+  // The step of the serial executor. `budget`: how many bytes the calling thread may still write.
+  bool write(std::size_t& budget);
+  void say_farewell(const core::Status& why);
+
+  // Makes the socket report what the stream waits for, unless a thread handles an event.
+  void arm() TT_REQUIRES(mutex_);
+  // Reports that the farewell was said, so that the loop closes the stream.
+  void prompt() TT_REQUIRES(mutex_);
+
+  Home& home_;
   std::atomic<Owner*> owner_;
-  SerialExecutor serial_executor_;
-  grpc::ByteBuffer read_, written_;  // Buffers of the operations in progress.
+  std::atomic<Clock::rep> heard_{0};
+  std::atomic<bool> delivering_{false};  // Whether the owner processes a frame.
+  // Set by the thread that handles events, before the stream is open.
+  std::unique_ptr<PeerChannel> channel_;
+
+  // ---- Used by the thread that handles events
+  Stage stage_ = Stage::kStart;
+  Route route_;
+  FrameInput input_;
+
+  SerialExecutor writer_;
+  FrameOutput output_;  // Used inside the serial executor.
 
   core::Mutex mutex_;
-  bool open_ TT_GUARDED_BY(mutex_) = false;  // gRPC's call exists; before that nothing is started
-  bool reading_ TT_GUARDED_BY(mutex_) = false;
-  bool writing_ TT_GUARDED_BY(mutex_) = false;
-  bool ending_ TT_GUARDED_BY(mutex_) = false;
-  bool finished_ TT_GUARDED_BY(mutex_) = false;
-  core::Status why_ TT_GUARDED_BY(mutex_);
+  Registration registration_ TT_GUARDED_BY(mutex_);
+  std::shared_ptr<PeerSearch> search_ TT_GUARDED_BY(mutex_);  // Null outside of kFind.
+  bool started_ TT_GUARDED_BY(mutex_) = false;                // Whether open() was called.
+  bool handling_ TT_GUARDED_BY(mutex_) = true;  // Whether a thread is inside open() or on_event().
+  bool open_ TT_GUARDED_BY(mutex_) = false;     // Whether frames may be written.
+  bool blocked_ TT_GUARDED_BY(mutex_) = false;  // Whether the loop must continue to write or read.
+  End end_ TT_GUARDED_BY(mutex_);
 };
-
-using PeerReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
-
-// Creates the stream for an incoming call of a peer, and the reactor that is returned to gRPC. The
-// stream is counted in `alive` until it is destroyed.
-std::pair<PeerStream::Ref, PeerReactor*> served_peer(grpc::CallbackServerContext* context,
-                                                     PeerStream::Owner& owner,
-                                                     std::atomic<int>& alive);
-// Calls a peer.
-PeerStream::Ref dialed_peer(std::shared_ptr<grpc::Channel> channel, PeerStream::Owner& owner,
-                            std::atomic<int>& alive);
 
 }  // namespace teletensor::server

@@ -6,11 +6,9 @@
 
 #include "engine/core/threads.h"
 #include "engine/program/text.h"
-#include "server/access/grpc_server.h"
 #include "server/base/log.h"
 #include "server/base/os/listen.h"
 #include "server/base/os/spare_threads.h"
-#include "teletensor/v1/peer.grpc.pb.h"
 
 namespace teletensor::server {
 
@@ -22,27 +20,17 @@ using Clock = core::Clock;
 
 namespace {
 
-constexpr int kPeerThreads = 3;  // Number of threads at the start, besides those of gRPC.
+// Number of threads that receive messages. There are several even on one core, because a receiver
+// may have to wait.
+constexpr unsigned kMinLoopThreads = 2, kMaxLoopThreads = 8;
+constexpr int kOtherThreads = 2;  // The listener and the timer.
 // Maximum number of connections for each peer whose hello was not received yet.
 constexpr std::size_t kMaxPendingPerPeer = 2;
 // Number of refusals that are logged; afterwards every 100th is.
 constexpr std::uint64_t kRefusedLogged = 100;
-constexpr int kPingMs = 5000, kPingTimeoutMs = 3000;
-constexpr std::chrono::milliseconds kFlushTime{1000}, kCallGrace{500}, kPollStep{2};
-constexpr std::chrono::seconds kGivenBack{10};  // Maximum time to wait until gRPC releases memory.
+constexpr std::chrono::milliseconds kFlushTime{1000}, kPollStep{2};
 
 }  // namespace
-
-class Peers::Service final : public v1::Peer::WithRawCallbackMethod_Exchange<v1::Peer::Service> {
- public:
-  explicit Service(Peers& peers) : peers_(peers) {}
-  PeerReactor* Exchange(grpc::CallbackServerContext* context) noexcept override {
-    return peers_.admit(context);
-  }
-
- private:
-  Peers& peers_;
-};
 
 Result<std::unique_ptr<Peers>> Peers::create(PeerOptions options) {
   std::shared_ptr<Certificates> certificates;
@@ -59,12 +47,10 @@ Peers::Peers(PeerOptions options, std::shared_ptr<Certificates> certificates)
       certificates_(std::move(certificates)),
       incarnation_(new_incarnation()) {
   home_.name = options_.name;
-  home_.tls = certificates_ != nullptr;
   home_.patience = options_.patience;
-  home_.channel = [this](const std::string& peer) { return channel(peer); };
   home_.look_again = [this] { look_again(); };
   for (const auto& [name, address] : options_.peers) {
-    peers_.emplace(name, std::make_unique<Peer>(name, home_));
+    peers_.emplace(name, std::make_unique<Peer>(name, address, home_));
   }
 }
 
@@ -73,52 +59,38 @@ Peers::~Peers() { stop(); }
 Status Peers::start(Receiver& receiver, MoveReceiver* moves) {
   home_.receiver = &receiver;
   home_.moves = moves;
-  TT_RETURN_IF_ERROR(check_threads(kPeerThreads));
   TT_RETURN_IF_ERROR(listen());
   clock_ = core::start_thread([this] { run_timer(); });
   log_info("peers_listening", {{"name", options_.name},
                                {"address", address_},
                                {"count", peers_.size()},
-                               {"tls", home_.tls}});
+                               {"tls", tls_ != nullptr}});
   return {};
 }
 
 Status Peers::listen() {
-  hold_grpc();
-  service_ = std::make_unique<Service>(*this);
-  grpc::ServerBuilder builder;
-  harden(builder, kMaxPeerPayload + kMaxPeerTexts);
-  builder.RegisterService(service_.get());
-  credentials_ = certificates_ ? credentials(certificates_) : grpc::InsecureServerCredentials();
-  int port = 0;
-  builder.AddListeningPort(options_.listen, credentials_, &port);
-  server_ = builder.BuildAndStart();
-  if (!server_) {
+  const unsigned threads =
+      std::clamp(std::thread::hardware_concurrency(), kMinLoopThreads, kMaxLoopThreads);
+  TT_RETURN_IF_ERROR(check_threads(static_cast<int>(threads) + kOtherThreads));
+  if (certificates_) {
+    tls_ = PeerTls::create(certificates_);
+    if (!tls_) return Status(Code::kResourceExhausted, "no memory for TLS between peers");
+  }
+  auto listener = PeerListener::open(options_.listen);
+  if (!listener.ok()) {
     return Status(Code::kUnavailable, "cannot listen on " + options_.listen +
                                           " for peers: " + why_not_free(options_.listen));
   }
-  address_ = options_.listen.substr(0, options_.listen.rfind(':') + 1) + std::to_string(port);
+  listener_ = std::move(*listener);
+  auto loop = SocketLoop::start(threads);
+  if (!loop.ok()) return loop.status();
+  loop_ = std::move(*loop);
+  home_.streams.loop = loop_.get();
+  home_.streams.tls = tls_.get();
+  address_ =
+      options_.listen.substr(0, options_.listen.rfind(':') + 1) + std::to_string(listener_->port());
+  listener_->start([this](Socket socket) { admit(std::move(socket)); });
   return {};
-}
-
-// A channel for a single call, so that certificates are read again and gRPC's own back-off does not
-// apply.
-std::shared_ptr<grpc::Channel> Peers::channel(const std::string& peer) const {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxPeerPayload + kMaxPeerTexts));
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  std::shared_ptr<grpc::ChannelCredentials> shown = grpc::InsecureChannelCredentials();
-  if (certificates_) {
-    const auto pem = certificates_->current();
-    shown = grpc::SslCredentials({pem->client_ca, pem->key, pem->certificate});
-    arguments.SetSslTargetNameOverride(peer);
-  }
-  return grpc::CreateCustomChannel(options_.peers.at(peer), shown, arguments);
 }
 
 std::vector<std::string> Peers::peers() const {
@@ -151,7 +123,7 @@ void Peers::send(const std::string& peer, runtime::PeerMessage message, Payload 
   std::size_t bytes = 0;
   for (const std::span<const char> part : payload.parts) bytes += part.size();
   if (bytes > kMaxPeerPayload) std::terminate();
-  auto encoded = std::make_shared<const std::string>(encode_message(message, bytes));
+  auto encoded = std::make_shared<const std::string>(encode_message(message));
   peers_.at(peer)->send({std::move(encoded), std::move(payload), static_cast<std::int64_t>(bytes),
                          message.kind == runtime::PeerMessage::Kind::kKept});
 }
@@ -159,7 +131,7 @@ void Peers::send(const std::string& peer, runtime::PeerMessage message, Payload 
 void Peers::send_move(const std::string& peer, v1::PeerMove move, std::string data) {
   const std::size_t bytes = data.size();
   if (bytes > kMaxMoveData) std::terminate();
-  auto encoded = std::make_shared<const std::string>(encode_move(std::move(move), bytes));
+  auto encoded = std::make_shared<const std::string>(encode_move(std::move(move)));
   Payload payload;
   if (bytes > 0) {
     auto held = std::make_shared<const std::string>(std::move(data));
@@ -171,8 +143,8 @@ void Peers::send_move(const std::string& peer, v1::PeerMove move, std::string da
 
 bool Peers::local() const { return is_loopback(options_.listen); }
 
-PeerReactor* Peers::admit(grpc::CallbackServerContext* context) {
-  const auto [stream, reactor] = served_peer(context, *this, home_.streams);
+void Peers::admit(Socket socket) {
+  const PeerStream::Ref stream = PeerStream::accepted(home_.streams, *this, std::move(socket));
   Status why;
   {
     MutexLock lock(mutex_);
@@ -190,12 +162,10 @@ PeerReactor* Peers::admit(grpc::CallbackServerContext* context) {
   }
   stream->open();
   look_again();
-  return reactor;
 }
 
-Status Peers::accept_hello(const PeerStream::Ref& stream, grpc::ByteBuffer& bytes) {
-  std::vector<grpc::Slice> memory;
-  const Result<PeerFrame> frame = read_frame(bytes, &memory);
+Status Peers::accept_hello(const PeerStream::Ref& stream, const FrameInput::Frame& bytes) {
+  const Result<PeerFrame> frame = read_frame(bytes);
   if (!frame.ok()) return frame.status();
   if (!frame->hello) return core::invalid("the first frame has no hello");
   const PeerHello& hello = *frame->hello;
@@ -217,20 +187,24 @@ Status Peers::accept_hello(const PeerStream::Ref& stream, grpc::ByteBuffer& byte
   return {};
 }
 
-void Peers::received(const PeerStream::Ref& stream, grpc::ByteBuffer frame) {
-  const Status status = accept_hello(stream, frame);
+void Peers::received(const PeerStream::Ref& stream, const FrameInput::Frame& bytes) {
+  const Status status = accept_hello(stream, bytes);
   if (status.ok()) return;
+  forget_stranger(stream);
   refused(status.message());
   stream->end(Status(status.code(), "\"" + options_.name + "\" refuses: " + status.message()));
 }
 
-std::optional<grpc::ByteBuffer> Peers::next(const PeerStream::Ref&) { return std::nullopt; }
+std::optional<FrameOutput::Frame> Peers::next(const PeerStream::Ref&) { return std::nullopt; }
 
-void Peers::closed(const PeerStream::Ref& stream, const std::string&) { forget_stranger(stream); }
+void Peers::closed(const PeerStream::Ref& stream, const std::string& why) {
+  if (forget_stranger(stream)) refused(why);
+}
 
-void Peers::forget_stranger(const PeerStream::Ref& stream) {
+bool Peers::forget_stranger(const PeerStream::Ref& stream) {
   MutexLock lock(mutex_);
-  std::erase_if(strangers_, [&](const PendingConnection& each) { return each.stream == stream; });
+  return std::erase_if(strangers_,
+                       [&](const PendingConnection& each) { return each.stream == stream; }) > 0;
 }
 
 void Peers::refused(const std::string& why) {
@@ -296,26 +270,24 @@ void Peers::stop() {
     MutexLock lock(mutex_);
     if (std::exchange(stopping_, true)) return;
   }
-  const auto wait_while = [](auto holds, std::chrono::milliseconds most) {
-    for (const auto end = Clock::now() + most; holds() && Clock::now() < end;) {
-      std::this_thread::sleep_for(kPollStep);
-    }
-    return !holds();
-  };
   const auto busy = [this] {
     return std::any_of(peers_.begin(), peers_.end(),
                        [](const auto& each) { return each.second->busy(); });
   };
-  wait_while(busy, kFlushTime);
+  for (const auto end = Clock::now() + kFlushTime; busy() && Clock::now() < end;) {
+    std::this_thread::sleep_for(kPollStep);
+  }
+  if (listener_) listener_->stop();
+  const Status over(Code::kUnavailable, "the daemon shuts down");
   for (const auto& [name, peer] : peers_) peer->stop();
-  if (server_) {
-    server_->Shutdown(std::chrono::system_clock::now() + kCallGrace);
-    server_->Wait();
+  std::vector<PendingConnection> strangers;
+  {
+    MutexLock lock(mutex_);
+    strangers.swap(strangers_);
   }
-  while (home_.streams > 0) std::this_thread::sleep_for(kPollStep);
-  if (!wait_while([this] { return *home_.lent > 0; }, kGivenBack)) {
-    log_error("peers_memory_kept", {{"pieces", home_.lent->load()}});
-  }
+  for (const PendingConnection& each : strangers) each.stream->end(over);
+  strangers.clear();
+  while (home_.streams.streams > 0) std::this_thread::sleep_for(kPollStep);
   {
     MutexLock lock(mutex_);
     over_ = true;

@@ -1,11 +1,9 @@
-// Peers implements runtime::Fabric over gRPC: the connections to the daemons that the operator has
-// listed (--peers), and the messages on them.
+// Peers implements runtime::Fabric: the connections to the daemons that the operator has listed
+// (--peers), and the messages on them.
 // Of two daemons, the one whose name is smaller connects to the other. Except on the loopback
 // interface, both present certificates, and the name that a daemon states must be a DNS name in its
-// certificate. Threads: those of gRPC's callbacks, and one timer thread.
+// certificate. Threads: those of the loop, one that accepts connections, and a timer.
 #pragma once
-
-#include <grpcpp/grpcpp.h>
 
 #include <map>
 #include <memory>
@@ -60,7 +58,6 @@ class Peers final : public runtime::Fabric, private PeerStream::Owner {
   bool local() const;
 
  private:
-  class Service;
   // A connection whose hello was not received yet.
   struct PendingConnection {
     PeerStream::Ref stream;
@@ -69,18 +66,18 @@ class Peers final : public runtime::Fabric, private PeerStream::Owner {
 
   Peers(PeerOptions options, std::shared_ptr<Certificates> certificates);
   core::Status listen();
-  std::shared_ptr<grpc::Channel> channel(const std::string& peer) const;
-  PeerReactor* admit(grpc::CallbackServerContext* context);
-  core::Status accept_hello(const PeerStream::Ref& stream, grpc::ByteBuffer& frame);
-  void forget_stranger(const PeerStream::Ref& stream);
+  void admit(Socket socket);
+  core::Status accept_hello(const PeerStream::Ref& stream, const FrameInput::Frame& bytes);
+  // Returns false if the stream is not waiting for a hello.
+  bool forget_stranger(const PeerStream::Ref& stream);
   core::Clock::time_point end_late_strangers(core::Clock::time_point now);
   void refused(const std::string& why);
   void look_again();
   void run_timer();
 
   // ---- PeerStream::Owner, for connections without a hello
-  void received(const PeerStream::Ref& stream, grpc::ByteBuffer frame) override;
-  std::optional<grpc::ByteBuffer> next(const PeerStream::Ref& stream) override;
+  void received(const PeerStream::Ref& stream, const FrameInput::Frame& bytes) override;
+  std::optional<FrameOutput::Frame> next(const PeerStream::Ref& stream) override;
   void closed(const PeerStream::Ref& stream, const std::string& why) override;
 
   const PeerOptions options_;
@@ -90,9 +87,9 @@ class Peers final : public runtime::Fabric, private PeerStream::Owner {
   // The peers by name; constant after construction.
   std::map<std::string, std::unique_ptr<Peer>> peers_;
   std::string address_;
-  std::unique_ptr<Service> service_;
-  std::shared_ptr<grpc::ServerCredentials> credentials_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<PeerTls> tls_;  // Null without TLS.
+  std::unique_ptr<SocketLoop> loop_;
+  std::unique_ptr<PeerListener> listener_;
   std::thread clock_;
 
   mutable core::Mutex mutex_;

@@ -4,28 +4,33 @@
 #include <cstdlib>
 #include <deque>
 #include <map>
+#include <stdexcept>
 #include <string>
 
 #include "server/peer/peers_test.h"
-#include "teletensor/v1/peer.grpc.pb.h"
+#include "teletensor/v1/peer.pb.h"
 
 namespace teletensor::server {
 namespace {
 
-using grpc::StatusCode;
+using core::Code;
+using core::Status;
 using testing::Box;
 using testing::eventually;
 using v1::PeerFrame;
 
 constexpr char kNowhere[] = "127.0.0.1:1";
 
-// A caller that sends whatever a test specifies.
+// A caller that sends whatever a test specifies, on a connection without TLS.
 class Caller {
  public:
-  explicit Caller(const std::string& address)
-      : channel_(grpc::CreateChannel(address, grpc::InsecureChannelCredentials())),
-        stub_(v1::Peer::NewStub(channel_)),
-        stream_(stub_->Exchange(&context_)) {}
+  explicit Caller(const std::string& address) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    const Endpoint to = PeerAddress(address).numeric().at(0);
+    if (connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to.address), to.size) != 0) {
+      throw std::runtime_error("cannot connect to " + address);
+    }
+    input_.accept(kMaxPeerTexts, kMaxPeerPayload);
+  }
 
   static PeerFrame hello(const std::string& name, std::uint32_t protocol = kPeerProtocol) {
     PeerFrame frame;
@@ -41,72 +46,108 @@ class Caller {
     frame.mutable_message()->set_ticket(number);
     return frame;
   }
-  Caller& says(const PeerFrame& frame) {
-    stream_->Write(frame);
+  Caller& says(const PeerFrame& frame, const std::string& payload = "") {
+    const std::string text = frame.SerializeAsString();
+    const auto header = frame_header(text.size(), payload.size());
+    return says_bytes(std::string(header.data(), header.size()) + text + payload);
+  }
+  Caller& says_bytes(const std::string& bytes) {
+    (void)::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     return *this;
   }
-  bool hears(PeerFrame* frame) { return stream_->Read(frame); }
-  // Returns the status with which the daemon ends the call.
-  grpc::Status end() {
-    for (PeerFrame frame; stream_->Read(&frame);) {
+  // Returns false if the connection has ended.
+  bool hears(PeerFrame* frame) {
+    while (true) {
+      const auto next = input_.next();
+      if (!next.ok()) return false;
+      if (*next) return frame->ParseFromArray((*next)->text.data(), int((*next)->text.size()));
+      const std::span<char> room = input_.room();
+      const ssize_t got = recv(socket_.get(), room.data(), room.size(), 0);
+      if (got <= 0) return false;
+      input_.filled(static_cast<std::size_t>(got));
     }
-    return stream_->Finish();
+  }
+  // Returns the status with which the daemon ends the connection; UNAVAILABLE without a text if it
+  // says nothing.
+  Status end() {
+    Status why(Code::kUnavailable, "");
+    for (PeerFrame frame; hears(&frame);) {
+      if (frame.has_end()) why = Status(Code(frame.end().code()), frame.end().text());
+    }
+    return why;
   }
 
  private:
-  grpc::ClientContext context_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::Peer::Stub> stub_;
-  std::unique_ptr<grpc::ClientReaderWriter<PeerFrame, PeerFrame>> stream_;
+  const Socket socket_;
+  FrameInput input_;
 };
 
 TEST(PeersRefuse, CallersThatAreNoPeers) {
   Box b("b", {{"a", kNowhere}, {"z", kNowhere}});
   b.start();
-  const auto refused = [&](const PeerFrame& first, StatusCode code, const std::string& text) {
-    const grpc::Status status = Caller(b.peers->address()).says(first).end();
-    EXPECT_EQ(status.error_code(), code) << status.error_message();
-    EXPECT_EQ(status.error_message(), "\"b\" refuses: " + text);
+  const auto refused = [&](const PeerFrame& first, Code code, const std::string& text) {
+    const Status status = Caller(b.peers->address()).says(first).end();
+    EXPECT_EQ(status.code(), code) << status.message();
+    EXPECT_EQ(status.message(), "\"b\" refuses: " + text);
   };
-  refused(Caller::hello("mallory"), StatusCode::PERMISSION_DENIED, "\"mallory\" is not in --peers");
-  refused(Caller::hello("b"), StatusCode::PERMISSION_DENIED,
+  refused(Caller::hello("mallory"), Code::kPermissionDenied, "\"mallory\" is not in --peers");
+  refused(Caller::hello("b"), Code::kPermissionDenied,
           "the caller uses the name of the daemon that it calls");
-  refused(Caller::hello("z"), StatusCode::FAILED_PRECONDITION,
+  refused(Caller::hello("z"), Code::kFailedPrecondition,
           "\"z\" must not open the connection: the daemon with the smaller name does");
   refused(
-      Caller::hello("a", kPeerProtocol + 1), StatusCode::FAILED_PRECONDITION,
-      "\"a\" speaks version 5 of the protocol of peers, \"b\" version 4: install daemons of one "
+      Caller::hello("a", kPeerProtocol + 1), Code::kFailedPrecondition,
+      "\"a\" speaks version 6 of the protocol of peers, \"b\" version 5: install daemons of one "
       "version");
-  refused(Caller::message(1), StatusCode::INVALID_ARGUMENT, "the first frame has no hello");
-  refused(Caller::hello("a \""), StatusCode::INVALID_ARGUMENT,
+  refused(Caller::message(1), Code::kInvalidArgument, "the first frame has no hello");
+  refused(Caller::hello("a \""), Code::kInvalidArgument,
           "a frame's field hello.name is out of range");
+  // Other protocols, and frames that are too large for a hello.
+  for (const std::string& bytes :
+       {std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), std::string("\x01\x04\0\0\0\0\0\0", 8),
+        std::string("\0\0\0\0\x01\0\0\0", 8)}) {
+    const Status status = Caller(b.peers->address()).says_bytes(bytes).end();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_TRUE(status.message().ends_with("the maximum is 1024 + 0")) << status.message();
+  }
   EXPECT_EQ(b.recorder->met_count("a"), 0);
+  EXPECT_TRUE(eventually([&] { return b.peers->refused() == 9; }));
   b.peers->stop();
 }
 
 TEST(PeersRefuse, FramesThatNoDaemonSends) {
-  const auto lost = [](const std::string& why, std::vector<PeerFrame> frames) {
+  const auto lost = [](const std::string& why, std::vector<PeerFrame> frames,
+                       const std::string& payload = "") {
     Box b("b", {{"a", kNowhere}});
     b.start();
     Caller a(b.peers->address());
     a.says(Caller::hello("a"));
-    for (const PeerFrame& frame : frames) a.says(frame);
+    for (const PeerFrame& frame : frames) a.says(frame, payload);
     EXPECT_FALSE(a.end().ok());
     ASSERT_TRUE(eventually([&] { return !b.recorder->lost_because("a").empty(); })) << why;
     EXPECT_EQ(b.recorder->lost_because("a").front(), why);
     EXPECT_EQ(b.recorder->met_count("a"), 1);
     b.peers->stop();
   };
-  PeerFrame unknown = Caller::message(1), acknowledges, with_payload = Caller::message(1);
+  PeerFrame unknown = Caller::message(1), acknowledges;
   unknown.mutable_message()->set_kind(99);
   acknowledges.set_received(1);
-  with_payload.set_payload("x");
   lost("a second hello", {Caller::hello("a")});
   lost("link: a peer sends #2 after #0", {Caller::message(2)});
   lost("link: a peer sends #1 after #1", {Caller::message(1), Caller::message(1)});
   lost("link: a peer acknowledges a parcel that was not sent to it", {acknowledges});
   lost("a frame's field kind is out of range", {unknown});
-  lost("a frame's field payload is out of range", {with_payload});
+  lost("a frame's field payload is out of range", {Caller::message(1)}, "x");
+}
+
+TEST(PeersRefuse, FramesBeyondTheLimits) {
+  Box b("b", {{"a", kNowhere}});
+  b.start();
+  const auto header = frame_header(1, kMaxPeerPayload + 1);
+  Caller a(b.peers->address());
+  a.says(Caller::hello("a")).says_bytes(std::string(header.data(), header.size()));
+  EXPECT_EQ(a.end().message(), "a frame of 1 + 67108865 bytes; the maximum is 4194304 + 67108864");
+  b.peers->stop();
 }
 
 // The deadline for the hello is 5 s. Silent callers do not keep other callers out for longer.
@@ -119,11 +160,10 @@ TEST(PeersRefuse, SilentCallers) {
   for (int i = 0; i < 12; ++i) callers.emplace_back(b.peers->address());
   std::map<std::string, int> ends;
   for (Caller& caller : callers) {
-    const grpc::Status status = caller.end();
-    ++ends[status.error_message()];
-    EXPECT_EQ(status.error_code(), status.error_message().starts_with("too many")
-                                       ? StatusCode::RESOURCE_EXHAUSTED
-                                       : StatusCode::DEADLINE_EXCEEDED);
+    const Status status = caller.end();
+    ++ends[status.message()];
+    EXPECT_EQ(status.code(), status.message().starts_with("too many") ? Code::kResourceExhausted
+                                                                      : Code::kDeadlineExceeded);
   }
   EXPECT_GE(ends["the peer sent no hello within 5 s"], 2);
   EXPECT_GE(ends["too many connections have not sent a hello"], 1);
@@ -133,9 +173,7 @@ TEST(PeersRefuse, SilentCallers) {
   ASSERT_TRUE(a.says(Caller::hello("a")).hears(&answer));
   EXPECT_EQ(answer.hello().name(), "b");
   b.peers->stop();
-  // If the write of the answer was not reported yet, the call is cancelled instead of finished.
-  const std::string end = a.end().error_message();
-  EXPECT_TRUE(end == "the daemon shuts down" || end == "Cancelled on the server side") << end;
+  EXPECT_EQ(a.end().message(), "the daemon shuts down");
 }
 
 // If a connection is half open on the peer's side, the next valid call replaces it, but a refused
@@ -153,7 +191,7 @@ TEST(PeersRefuse, OnlyAValidHelloReplacesAConnection) {
   ASSERT_TRUE(second.says(Caller::hello("a")).hears(&answer));
   EXPECT_EQ(answer.hello().received(), 1u);
   EXPECT_EQ(answer.hello().of(), 77u);
-  EXPECT_EQ(first.end().error_message(), "a later connection has taken its place");
+  EXPECT_EQ(first.end().message(), "a later connection has taken its place");
   EXPECT_EQ(b.recorder->met_count("a"), 1);
   b.peers->stop();
 }

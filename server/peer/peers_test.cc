@@ -224,7 +224,7 @@ TEST(Peers, AReceiverThatRefusesAMessageLosesThePeer) {
 TEST(Peers, ASlowPeerHoldsUpNobodyElse) {
   Box c("c", {{"a", kNowhere}, {"b", kNowhere}});
   std::atomic<bool> go_on{false};
-  // gRPC has two threads for callbacks on a machine with two cores; the receiver occupies one of
+  // There are two threads for messages on a machine with two cores; the receiver occupies one of
   // them.
   c.recorder->on_received = [&](const std::string& peer, std::uint64_t) {
     if (peer != "a") return Status();
@@ -251,29 +251,41 @@ TEST(Peers, ASlowPeerHoldsUpNobodyElse) {
 
 class LastCall final : public PeerStream::Owner {
  public:
-  void received(const PeerStream::Ref&, grpc::ByteBuffer) override {}
-  std::optional<grpc::ByteBuffer> next(const PeerStream::Ref&) override { return std::nullopt; }
+  void received(const PeerStream::Ref&, const FrameInput::Frame&) override {}
+  std::optional<FrameOutput::Frame> next(const PeerStream::Ref&) override { return std::nullopt; }
   void closed(const PeerStream::Ref&, const std::string& why) override { told.set_value(why); }
 
   std::promise<std::string> told;
 };
 
-// A daemon that shuts down may end the stream while another thread is about to open it.
-TEST(PeerStream, AStreamThatHasEndedBeforeItIsOpenIsClosed) {
-  Box b("b", {{"a", kNowhere}});
-  b.start();  // Its server outlives the stream, as peer_stream.h requires.
+// Connects to an address, and returns the reason with which the stream ends.
+std::string end_of(const std::string& address, const core::Status& early = {}) {
+  const auto loop = std::move(*SocketLoop::start(2));
   LastCall owner;
-  std::atomic<int> alive{0};
-  PeerStream::Ref stream = dialed_peer(
-      grpc::CreateChannel("127.0.0.1:1", grpc::InsecureChannelCredentials()), owner, alive);
-  stream->end(core::Status(core::Code::kUnavailable, "the daemon shuts down"));
+  PeerStream::Home home;
+  home.loop = loop.get();
+  PeerStream::Ref stream =
+      PeerStream::dialed(home, owner, std::make_shared<PeerAddress>(address), "b");
+  if (!early.ok()) stream->end(early);
   stream->open();
   std::future<std::string> told = owner.told.get_future();
-  ASSERT_EQ(told.wait_for(testing::kHang), std::future_status::ready);
-  EXPECT_EQ(told.get(), "the daemon shuts down");
+  EXPECT_EQ(told.wait_for(testing::kHang), std::future_status::ready);
   stream.reset();
-  EXPECT_TRUE(eventually([&] { return alive == 0; }));
-  b.peers->stop();
+  EXPECT_TRUE(eventually([&] { return home.streams == 0; }));
+  return told.get();
+}
+
+// A daemon that shuts down may end the stream while another thread is about to open it.
+TEST(PeerStream, AStreamThatHasEndedBeforeItIsOpenIsClosed) {
+  const core::Status early(core::Code::kUnavailable, "the daemon shuts down");
+  EXPECT_EQ(end_of("127.0.0.1:1", early), "the daemon shuts down");
+  EXPECT_EQ(end_of("localhost:1", early), "the daemon shuts down");
+}
+
+TEST(PeerStream, SaysWhyItCannotConnect) {
+  EXPECT_EQ(end_of("127.0.0.1:1"), "cannot connect: Connection refused");
+  EXPECT_EQ(end_of("localhost:1"), "cannot connect: Connection refused");
+  EXPECT_TRUE(end_of("no such host:1").starts_with("no address of no such host: "));
 }
 
 // Calls stop() with many messages in flight: afterwards no memory is held, and the messages that

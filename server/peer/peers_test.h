@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -88,6 +89,7 @@ struct Box {
   Box(std::string name, std::map<std::string, std::string> addresses,
       std::chrono::milliseconds patience = kHang, TlsFiles tls = {})
       : recorder(std::make_unique<Recorder>()) {
+    signal(SIGPIPE, SIG_IGN);  // As the daemon does; OpenSSL writes to connections that were cut.
     PeerOptions options;
     options.name = std::move(name);
     options.listen = "127.0.0.1:0";

@@ -41,30 +41,43 @@ class World:
             rank.stdout.close()
 
 
+def certificates(folder, name):
+    """The flags of a daemon whose connections to peers are encrypted; gloo's are not."""
+    subprocess.run([sys.executable, "-m", "teletensor.cli", "cert", "--peer", name, "--output", folder],
+                   check=True, capture_output=True)
+    return ("--peer-cert", f"{folder}/{name}.pem", "--peer-key", f"{folder}/{name}.key",
+            "--peer-ca", f"{folder}/ca.pem")
+
+
 def rows(row):
     """Measured with two lanes, because PyTorch's two processes have one thread each."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         alone = Daemon("--lanes", "2")
         stack.callback(alone.stop)
-        both = start_daemons(Daemon, 2, "--lanes", "1")
-        for daemon in both:
+        both, secret = (start_daemons(Daemon, 2, "--lanes", "1", own=own)
+                        for own in (None, lambda name: certificates(folder, name)))
+        for daemon in both + secret:
             stack.callback(daemon.stop)
         worlds = [World("torch", f"file://{folder}/store"), World("teletensor", "tcp://bench:1", [alone.unix] * 2),
-                  World("teletensor", "tcp://bench:2", [daemon.unix for daemon in both])]
+                  World("teletensor", "tcp://bench:2", [daemon.unix for daemon in both]),
+                  World("teletensor", "tcp://bench:3", [daemon.unix for daemon in secret])]
         for world in worlds:
             stack.callback(world.close)
-        gloo, one, two = worlds
+        gloo, one, two, hidden = worlds
 
         def figure(world, work, elements, times, scale):
             return lambda: world.seconds(work, elements, times) * scale
-        for where, world, bounds in (("one daemon", one, (0.3, 0.5, 0.67)), ("two daemons", two, (0.7, None, 1.25))):
+        for where, world, bounds in (("one daemon", one, (0.3, 0.5, 0.67)), ("two daemons", two, (0.7, None, 1.25)),
+                                     ("two daemons, TLS", hidden, (None, None, 2.5))):
             for name, elements, times, unit, scale, bound in (
                     ("4 bytes", 1, 200, "us", US, bounds[0]), ("1 MiB", 1 << 18, 20, "ms", MS, bounds[1]),
                     ("25 MiB", 25 << 18, 3, "ms", MS, bounds[2])):
                 work = ("all_reduce", elements, times, scale)
                 yield row(f"all_reduce of {name}, 2 ranks, {where}", unit, figure(world, *work), figure(gloo, *work),
                           "gloo", bound)
+            if world is hidden:
+                continue
             work = ("ddp", 0, 20, MS)
             yield row(f"MLP 784-256-256-10 step with DDP, 2 ranks, {where}", "ms", figure(world, *work),
                       figure(gloo, *work), "gloo", 0.6 if world is one else None)

@@ -50,7 +50,7 @@ def addresses(daemons):
 
 
 def test_a_link_that_is_cut_at_each_kind_of_byte(start_daemon):
-    """The link is cut in the TCP handshake, in HTTP/2's preface and headers, in a hello, in frames and
+    """The link is cut in the TCP handshake, in a hello, in the headers, texts and data of frames, and
     between them."""
     dice, proxies = random.Random(11), []
 

@@ -28,6 +28,7 @@
 #include "engine/runtime/groups/groups.h"
 #include "engine/runtime/kit_test.h"
 #include "server/peer/peer_codec.h"
+#include "server/peer/peer_frames.h"
 #include "victim.h"
 
 namespace teletensor::fuzz {
@@ -503,8 +504,9 @@ class Match {
 
   // Decodes the bytes of a frame as the daemon does.
   void take(const Sent& sent, bool damage = false) {
-    std::string bytes = server::encode_numbers(1, 0) +
-                        server::encode_message(sent.message, sent.payload.size()) + sent.payload;
+    const std::string text = server::encode_numbers(1, 0) + server::encode_message(sent.message);
+    const auto header = server::frame_header(text.size(), sent.payload.size());
+    std::string bytes = std::string(header.data(), header.size()) + text + sent.payload;
     if (damage) {
       ++damaged;
       for (std::uint64_t n = 1 + dice_.below(3); n > 0; --n) {
@@ -513,26 +515,43 @@ class Match {
       if (dice_.one_in(4)) bytes.resize(dice_.below(bytes.size() + 1));
     }
     ++delivered;
-    if (!take_bytes(*world_, bytes)) ++refused;
+    const Status status = take_bytes(bytes);
+    if (status.ok()) return;
+    world_->break_link(status.message());
+    ++refused;
   }
 
-  static bool take_bytes(World& world, const std::string& bytes) {
-    std::vector<std::span<const char>> pieces;  // in several pieces, as gRPC delivers a frame
-    for (std::size_t at = 0; at < bytes.size(); at += 1000) {
-      pieces.push_back(
-          std::span(bytes).subspan(at, std::min<std::size_t>(1000, bytes.size() - at)));
+  // Takes the bytes of a connection, which arrive in pieces. Damage to a header can make one frame
+  // of several, or let the daemon wait for bytes that never come.
+  Status take_bytes(std::string_view bytes) {
+    server::FrameInput input;
+    input.accept(server::kMaxPeerTexts, server::kMaxPeerPayload);
+    std::size_t taken = 0;
+    while (!bytes.empty()) {
+      const std::span<char> room = input.room();
+      if (room.empty()) fail("no room for the bytes of a frame");
+      const std::size_t piece = std::min({room.size(), bytes.size(), 1 + dice_.below(5000)});
+      std::memcpy(room.data(), bytes.data(), piece);
+      input.filled(piece);
+      bytes.remove_prefix(piece);
+      while (true) {
+        const core::Result<std::optional<server::FrameInput::Frame>> frame = input.next();
+        if (!frame.ok()) return frame.status();
+        if (!*frame) break;
+        ++taken;
+        TT_RETURN_IF_ERROR(take_frame(**frame));
+      }
     }
-    const core::Result<server::PeerFrame> decoded = server::decode_frame(pieces);
-    if (!decoded.ok() || decoded->hello) {
-      world.break_link(decoded.ok() ? "a second hello" : decoded.status().message());
-      return false;
-    }
-    if (decoded->number == 0) return true;
-    std::string payload;
-    for (const auto piece : decoded->payload) payload.append(piece.data(), piece.size());
-    const Status status = world.deliver(1, 0, {decoded->message, std::move(payload)});
-    if (!status.ok()) world.break_link(status.message());
-    return status.ok();
+    return taken > 0 ? Status() : core::invalid("nothing has arrived for 8 s");
+  }
+
+  Status take_frame(const server::FrameInput::Frame& frame) {
+    const auto decoded = server::decode_frame(frame.text, frame.payload);
+    if (!decoded.ok()) return decoded.status();
+    if (decoded->hello || decoded->end) return core::invalid("a second hello, or the end");
+    if (decoded->number == 0 || decoded->move) return {};
+    return world_->deliver(1, 0,
+                           {decoded->message, {decoded->payload.data(), decoded->payload.size()}});
   }
 
   Dice dice_;

@@ -36,18 +36,18 @@ bool has_message(std::string_view bytes) {
 
 }  // namespace
 
-LocalStream::LocalStream(LocalStreams& streams, std::uint64_t number, int socket,
-                         std::uint64_t attach, StreamShares::Place place)
+LocalStream::LocalStream(LocalStreams& streams, int socket, std::uint64_t attach,
+                         StreamShares::Place place)
     : RunCall(streams.leases_),
       streams_(streams),
-      number_(number),
       socket_(socket),
       attach_(attach),
       place_(std::move(place)) {}
 
 LocalStream::~LocalStream() { ::close(socket_); }
 
-void LocalStream::start(LeaseRef lease) {
+void LocalStream::start(std::uint64_t number, LeaseRef lease) {
+  number_ = number;
   join(std::move(lease), weak_from_this(), attach_);
   pump();
   MutexLock lock(mutex_);
@@ -55,7 +55,7 @@ void LocalStream::start(LeaseRef lease) {
   arm();
 }
 
-void LocalStream::on_event() {
+void LocalStream::on_event() noexcept {
   {
     MutexLock lock(mutex_);
     armed_ = 0;
@@ -123,7 +123,7 @@ void LocalStream::abandon() {
 }
 
 void LocalStream::pump() {
-  const auto self = shared_from_this();  // Closing the stream drops the reference of LocalStreams.
+  const auto self = shared_from_this();  // Closing the stream drops the reference of the loop.
   serial_executor_.run([this] { return step(); });
 }
 
@@ -211,9 +211,8 @@ void LocalStream::send_rest() {
 
 void LocalStream::close() {
   if (std::exchange(closed_, true)) return;
-  epoll_ctl(streams_.epoll_, EPOLL_CTL_DEL, socket_, nullptr);
   shutdown(socket_, SHUT_RDWR);
-  streams_.remove(number_);
+  streams_.loop_->remove(number_, socket_);
 }
 
 void LocalStream::arm() {
@@ -226,10 +225,8 @@ void LocalStream::arm() {
     events = 0;  // wake() arms the socket when the session has consumed the frame.
   }
   if (events == 0 || (events & armed_) == events) return;
-  epoll_event event{};
-  event.events = (armed_ = events) | EPOLLONESHOT;
-  event.data.u64 = number_;
-  epoll_ctl(streams_.epoll_, EPOLL_CTL_MOD, socket_, &event);
+  armed_ = events;
+  streams_.loop_->arm(number_, socket_, events);
 }
 
 }  // namespace teletensor::server

@@ -16,19 +16,21 @@
 
 namespace teletensor::server {
 
-class LocalStream final : public RunCall, public std::enable_shared_from_this<LocalStream> {
+class LocalStream final : public RunCall,
+                          public SocketLoop::Handler,
+                          public std::enable_shared_from_this<LocalStream> {
  public:
   // Owns `socket`, which does not block.
-  LocalStream(LocalStreams& streams, std::uint64_t number, int socket, std::uint64_t attach,
-              StreamShares::Place place);
+  LocalStream(LocalStreams& streams, int socket, std::uint64_t attach, StreamShares::Place place);
   ~LocalStream() override;
   LocalStream(const LocalStream&) = delete;
   LocalStream& operator=(const LocalStream&) = delete;
 
-  void start(LeaseRef lease);
-  // Called by a thread of LocalStreams after an event of the socket.
-  void on_event();
-  int socket() const { return socket_; }
+  // `number` is that of the socket in the loop.
+  void start(std::uint64_t number, LeaseRef lease);
+
+  // SocketLoop::Handler
+  void on_event() noexcept override;
 
   // LeaseCall
   void abandon() override;
@@ -52,7 +54,7 @@ class LocalStream final : public RunCall, public std::enable_shared_from_this<Lo
   void arm() TT_REQUIRES(mutex_);
 
   LocalStreams& streams_;
-  const std::uint64_t number_;
+  std::uint64_t number_ = 0;  // Constant after start().
   const int socket_;
   const std::uint64_t attach_;
   const StreamShares::Place place_;

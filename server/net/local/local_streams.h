@@ -5,13 +5,11 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <thread>
-#include <vector>
+#include <utility>
 
-#include "engine/core/mutex.h"
 #include "engine/core/status.h"
+#include "server/base/socket_loop.h"
 #include "server/session/leases/leases.h"
 
 namespace teletensor::server {
@@ -22,7 +20,6 @@ class LocalStreams {
  public:
   // `leases` must outlive this object, and its sessions must be destroyed before it stops.
   static core::Result<std::unique_ptr<LocalStreams>> start(Leases& leases);
-  ~LocalStreams();
 
   // Makes a connection whose client was told that its request is granted the Run stream of attach
   // `attach` of `lease`. Owns `socket`. Like a Run call of gRPC that was accepted, the stream ends
@@ -32,18 +29,11 @@ class LocalStreams {
  private:
   friend class LocalStream;
 
-  explicit LocalStreams(Leases& leases) : leases_(leases) {}
-  // Waits for events and passes them to the streams.
-  void serve();
-  std::shared_ptr<LocalStream> find(std::uint64_t number) const;
-  void remove(std::uint64_t number);
+  LocalStreams(Leases& leases, std::unique_ptr<SocketLoop> loop)
+      : leases_(leases), loop_(std::move(loop)) {}
 
   Leases& leases_;
-  int epoll_ = -1, stop_ = -1;
-  mutable core::Mutex mutex_;
-  std::uint64_t last_ TT_GUARDED_BY(mutex_) = 0;
-  std::map<std::uint64_t, std::shared_ptr<LocalStream>> streams_ TT_GUARDED_BY(mutex_);
-  std::vector<std::thread> threads_;
+  const std::unique_ptr<SocketLoop> loop_;
 };
 
 }  // namespace teletensor::server

@@ -1,0 +1,114 @@
+#include "server/base/socket_loop.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "engine/core/threads.h"
+#include "server/base/os/private_files.h"
+
+namespace teletensor::server {
+
+using core::MutexLock;
+using core::Result;
+using core::Status;
+
+namespace {
+
+constexpr std::uint64_t kStopNumber = 0;  // Registrations are numbered from 1.
+
+bool control(int epoll, int operation, int socket, std::uint64_t number, std::uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = number;
+  return epoll_ctl(epoll, operation, socket, &event) == 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SocketLoop>> SocketLoop::start(unsigned threads) {
+  std::unique_ptr<SocketLoop> loop(new SocketLoop);
+  loop->epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  loop->stop_ = eventfd(0, EFD_CLOEXEC);
+  if (loop->epoll_ < 0 || loop->stop_ < 0 ||
+      !control(loop->epoll_, EPOLL_CTL_ADD, loop->stop_, kStopNumber, EPOLLIN)) {
+    return system_error("epoll");
+  }
+  for (unsigned i = 0; i < threads; ++i) {
+    loop->threads_.push_back(core::start_thread([raw = loop.get()] { raw->serve(); }));
+  }
+  return loop;
+}
+
+SocketLoop::~SocketLoop() {
+  if (stop_ >= 0) eventfd_write(stop_, 1);
+  for (std::thread& thread : threads_) thread.join();
+  std::map<std::uint64_t, Registration> left;
+  {
+    MutexLock lock(mutex_);
+    left.swap(registrations_);
+  }
+  left.clear();
+  for (const int each : {epoll_, stop_}) {
+    if (each >= 0) close(each);
+  }
+}
+
+Result<std::uint64_t> SocketLoop::add(int socket, std::shared_ptr<Handler> handler) {
+  std::uint64_t number = 0;
+  {
+    MutexLock lock(mutex_);
+    number = ++last_;
+    registrations_.emplace(number, Registration{std::move(handler)});
+  }
+  if (control(epoll_, EPOLL_CTL_ADD, socket, number, EPOLLONESHOT)) return number;
+  const Status why = system_error("epoll");
+  remove(number, socket);
+  return why;
+}
+
+Status SocketLoop::replace(std::uint64_t number, int earlier, int later) {
+  control(epoll_, EPOLL_CTL_DEL, earlier, number, 0);
+  return control(epoll_, EPOLL_CTL_ADD, later, number, EPOLLONESHOT) ? Status()
+                                                                     : system_error("epoll");
+}
+
+void SocketLoop::arm(std::uint64_t number, int socket, std::uint32_t events) {
+  {
+    MutexLock lock(mutex_);
+    const auto found = registrations_.find(number);
+    if (found == registrations_.end()) return;
+    found->second.armed = true;
+  }
+  control(epoll_, EPOLL_CTL_MOD, socket, number, events | EPOLLONESHOT);
+}
+
+void SocketLoop::remove(std::uint64_t number, int socket) {
+  control(epoll_, EPOLL_CTL_DEL, socket, number, 0);
+  std::shared_ptr<Handler> removed;  // Destroyed without the lock.
+  MutexLock lock(mutex_);
+  const auto found = registrations_.find(number);
+  if (found == registrations_.end()) return;
+  removed = std::move(found->second.handler);
+  registrations_.erase(found);
+}
+
+std::shared_ptr<SocketLoop::Handler> SocketLoop::disarm(std::uint64_t number) {
+  MutexLock lock(mutex_);
+  const auto found = registrations_.find(number);
+  if (found == registrations_.end() || !std::exchange(found->second.armed, false)) return nullptr;
+  return found->second.handler;
+}
+
+void SocketLoop::serve() {
+  while (true) {
+    epoll_event event{};
+    if (epoll_wait(epoll_, &event, 1, -1) <= 0) continue;
+    if (event.data.u64 == kStopNumber) return;
+    if (const auto handler = disarm(event.data.u64)) handler->on_event();
+  }
+}
+
+}  // namespace teletensor::server
