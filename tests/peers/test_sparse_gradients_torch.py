@@ -3,6 +3,7 @@
 import copy
 import importlib
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -13,15 +14,19 @@ ROWS, COLUMNS = 6, 3
 TABLE = [[0.1 * i + j for j in range(COLUMNS)] for i in range(ROWS)]
 
 
+def rounded(x):
+    return np.array(x.double().tolist()).reshape(tuple(x.shape)).round(5).tolist()
+
+
 def facts(m, x, order=False):
     """What can be seen of a tensor, as plain values; with `order` also the order of the indices, which is not
     defined for sums of sparse tensors."""
     if x is None:
         return None
     if x.layout is m.strided:
-        return "dense", x.detach().double().numpy().round(5).tolist()
+        return "dense", rounded(x.detach())
     x = x if order else x.coalesce()
-    places, values = x._indices().tolist(), x._values().double().numpy().round(5).tolist()
+    places, values = x._indices().tolist(), rounded(x._values())
     return str(x.layout).split(".")[1], str(x.dtype).split(".")[1], tuple(x.shape), x.is_coalesced(), places, values
 
 
