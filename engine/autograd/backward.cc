@@ -529,6 +529,7 @@ void Backward::add_kept(std::uint32_t first, std::uint32_t end) {
 
 Status Backward::run_leaf(Issuer& issuer, Target& target) {
   add_kept(target.first_sum, target.first_sum + target.outputs);
+  TT_RETURN_IF_ERROR(issuer.add_rows(*target.leaf, call_.has_inputs, sums_[target.first_sum]));
   const Var before = sums_[target.first_sum];
   if (!before.absent() && target.hooked) TT_RETURN_IF_ERROR(hooks_of(issuer, target));
   if (call_.has_inputs) capture(target, {&before, 1});

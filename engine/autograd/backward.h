@@ -30,7 +30,7 @@ class Issuer : public ops::Builder {
   virtual ops::Var saved_again(int, Node&) { return {}; }
   // Returns the gradient after the hook: the hook's result, or g if the hook returned None.
   virtual core::Result<ops::Var> run_hook(HookId hook, const ops::Var& g) = 0;
-  // The next five functions have a meaning only on a client: nodes with the client's own backward,
+  // The next six functions have a meaning only on a client: nodes with the client's own backward,
   // hooks of whole nodes, hooks that run after a leaf's .grad was written, and a look at a node's
   // gradients after its vjp. The functions may change `gradients` and `given`; an absent entry
   // means no gradient.
@@ -42,6 +42,13 @@ class Issuer : public ops::Builder {
     return {};
   }
   virtual core::Status run_grad_hook(HookId, Handle&) { return {}; }
+  // Called before the hooks of a leaf, when all nodes that use the leaf have run. `gradient` is
+  // absent if no vjp has given one. A client whose functions have given rows of the gradient adds
+  // them to it, or, if it is absent, keeps the rows itself. `input` says that the gradient is a
+  // result of the backward, and is not accumulated.
+  virtual core::Status add_rows(Handle& /*leaf*/, bool /*input*/, ops::Var& /*gradient*/) {
+    return {};
+  }
   virtual core::Status ran(Node&, std::span<const ops::Var> /*given*/, bool /*retain_graph*/) {
     return {};
   }

@@ -519,3 +519,20 @@ tell(first, train(low), str(out.dtype), str(half[0].weight.dtype), str(half[0].w
     assert whole != low
     for a, b in zip(whole, low, strict=True):
         np.testing.assert_allclose(a, b, atol=0.03)
+
+
+def test_sparse_gradients_are_averaged_as_dense_ones(start_daemon):
+    """The ranks look up different rows."""
+    found = told(start(start_daemon().unix, 2, NET + """
+table = tt.nn.Embedding(4, 2, sparse=True)
+with tt.no_grad():
+    table.weight.copy_(tt.arange(8.0).reshape(4, 2))
+model = DDP(table)
+seen = []
+for rows in ([R], [R, 3]):
+    model.zero_grad()
+    model(tt.tensor(rows)).sum().backward()
+    seen.append([table.weight.grad.layout is tt.strided, table.weight.grad[:, 0].tolist()])
+tell(seen)
+"""))
+    assert found == [[[[True, [0.5, 0.5, 0.0, 0.0]], [True, [0.5, 0.5, 0.0, 1.0]]]]] * 2

@@ -208,12 +208,14 @@ def run_module_error(ours, info, wrong, dtype):
     return f"no error where PyTorch says: {wrong.error_regex}"
 
 
-def step_towards(m, params, optimizer, targets, sign):
-    """The loss after a step that moves the parameters towards targets."""
+def step_towards(m, params, optimizer, targets, sign, sparse=False):
+    """The loss after a step that moves the parameters towards targets, with sparse gradients if they are wanted."""
     def closure():
         optimizer.zero_grad()
         loss = sign * sum(((p - m.tensor(t).to(p.dtype)) ** 2).sum() for p, t in zip(params, targets, strict=True))
         loss.backward()
+        for p in params if sparse else ():
+            p.grad = p.grad.to_sparse()
         return loss
 
     return optimizer.step(closure)
@@ -223,7 +225,9 @@ def run_optimizer_sample(ours, info, sample, dtype, steps=6):
     """None, or how the parameters after some steps, or the saved state, differ."""
     tt = ours.tt
     rng = np.random.default_rng(2)
-    start = [rng.standard_normal(s) for s in (((4, 3), (3, 5)) if info.name == "Muon" else ((4, 3), (3,), ()))]
+    sparse = info.only_supports_sparse_grads
+    shapes = ((4, 3), (3, 5)) if info.name == "Muon" else ((4, 3), (3,)) if sparse else ((4, 3), (3,), ())
+    start = [rng.standard_normal(s) for s in shapes]
     mine = [tt.nn.Parameter(tt.tensor(a).to(getattr(tt, str(dtype)[6:]))) for a in start]
     theirs = [torch.nn.Parameter(torch.tensor(a).to(dtype)) for a in start]
     ours_opt = getattr(tt.optim, info.name)(mine, **ours.convert(sample.kwargs))
@@ -231,8 +235,8 @@ def run_optimizer_sample(ours, info, sample, dtype, steps=6):
     sign = -1 if sample.kwargs.get("maximize") else 1
     for step in range(steps):
         targets = [rng.standard_normal(p.shape) for p in start]
-        a = step_towards(tt, mine, ours_opt, targets, sign)
-        b = step_towards(torch, theirs, torch_opt, targets, sign)
+        a = step_towards(tt, mine, ours_opt, targets, sign, sparse)
+        b = step_towards(torch, theirs, torch_opt, targets, sign, sparse)
         bad = differs(tt, info.name, [a, *mine], [b, *theirs], LOOSE.get(info.name, dtype))
         if bad:
             return f"after step {step}: {bad}"

@@ -13,13 +13,11 @@ from torch_device_db import names, run_name
 # Names that differ, and why.
 DIFFERENT = {
     "chalf": "there is no complex32",
-    "to_sparse": "there are no sparse tensors",
     "tensor_split": "PyTorch wants its indices on the CPU, for every device",
 }
 # Names that need the CPU, and why. A name that no longer needs it is an error too.
 ON_THE_CPU = {
     "hash_tensor": "its hash is defined by PyTorch's code only",
-    "to_sparse": "there are no sparse tensors",
     "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu": "an operator of the CPU",
 }
 
@@ -48,7 +46,7 @@ def test_gradients_are_equal(tt_device):
 
 
 def test_integers_are_equal(tt_device):
-    check(torch.int64, False, DIFFERENT, {name: ON_THE_CPU[name] for name in ("hash_tensor", "to_sparse")})
+    check(torch.int64, False, DIFFERENT, {name: ON_THE_CPU[name] for name in ("hash_tensor",)})
 
 
 @pytest.mark.parametrize("wrong", [torch.cos, lambda x: x.sin()[:-1], lambda x: x.sin().double()],

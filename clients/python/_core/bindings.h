@@ -76,6 +76,7 @@ class PySession final : public Session {
   Status run_post_hook(autograd::HookId hook, autograd::Node& node, std::span<Var> given,
                        std::span<const Var> gradients) override;
   Status run_grad_hook(autograd::HookId hook, Handle& leaf) override;
+  Status add_rows(Handle& leaf, bool input, Var& gradient) override;
   Status ran(autograd::Node& node, std::span<const Var> given, bool retain_graph) override;
   bool reads_gradients() const override {
     return anomaly_check_.is_valid() && !anomaly_check_.is_none();
@@ -108,6 +109,8 @@ class PySession final : public Session {
   // of a node.
   void set_anomaly(nb::object site, nb::object check);
   autograd::HookId add_hook(nb::object callable);
+  // The callables of these hooks, without the hooks that were removed.
+  nb::list hooks(std::span<const autograd::HookId> ids) const;
   void drop_hook(autograd::HookId hook) { hooks_.erase(hook); }
 
   // A source line such as "file.py:12 in train". Empty if it is no longer known.
@@ -213,6 +216,9 @@ struct PyTensor {
   PyObject* self = nullptr;   // The Python object; a borrowed reference.
   nb::object kept;            // The contents, if they arrived before they were requested.
   std::uint32_t kept_at = 0;  // Value of the write counter when `kept` was stored.
+  // The .grad if it is a sparse tensor, which only the client knows (row_gradients.h). A dense
+  // gradient that the handle has besides is to be added to it.
+  nb::object sparse_grad;
 
   // Makes `object` the only Tensor of this handle.
   PyTensor(PySession* s, HandleRef h, PyObject* object)
@@ -351,6 +357,7 @@ void bind_tape(nb::module_& m);
 void bind_programs(nb::module_& m);    // Binds capture and calls of programs.
 void bind_transforms(nb::module_& m);  // Binds the levels of vmap and forward mode.
 void bind_scopes(nb::module_& m);  // Binds modes that are reset even if a signal handler raises.
+void bind_row_gradients(nb::module_& m);
 void bind_transport(nb::module_& m);
 void bind_share(nb::module_& m);
 void bind_bridge(nb::module_& m);  // of the PyTorch device

@@ -535,6 +535,7 @@ NB_MODULE(_core, m) {
   bind_session(m);
   bind_pending(m);
   bind_tape(m);
+  bind_row_gradients(m);
   bind_transforms(m);
   bind_scopes(m);
   bind_transport(m);

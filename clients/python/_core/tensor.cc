@@ -11,6 +11,7 @@
 #include "clients/session/error_text.h"
 #include "engine/core/complex.h"
 #include "engine/core/half.h"
+#include "session/row_gradients.h"
 
 namespace teletensor::client {
 
@@ -334,7 +335,9 @@ nb::object backward(nb::handle roots, nb::handle seeds, nb::handle inputs, bool 
   if (call.has_inputs) call.inputs = handles(inputs, first, false);
   call.retain_graph = retain_graph;
   call.allow_unused = allow_unused;
+  const std::vector<HandleRef> wanted = call.inputs;
   std::vector<HandleRef> results;
+  RowGradients rows;
   const Status status = call.has_inputs && transforms::depth > 0
                             ? transforms::gradient(session, call, create_graph, results)
                             : session.backward(std::move(call), create_graph, results);
@@ -342,7 +345,15 @@ nb::object backward(nb::handle roots, nb::handle seeds, nb::handle inputs, bool 
   raise_if(status);
   if (!finish_strict(session)) throw nb::python_error();
   nb::list out;
-  for (const HandleRef& h : results) out.append(h ? own(wrap(session, h)) : nb::none());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (results[i]) {
+      out.append(own(wrap(session, results[i])));
+      continue;
+    }
+    const Handle& h = transforms::ground(*wanted[i]);
+    const nb::object sparse = rows.result(h.leaf ? *h.leaf : h);
+    out.append(sparse.is_valid() ? sparse : nb::none());
+  }
   return out;
 }
 
@@ -454,7 +465,8 @@ void bind_tensor(nb::module_& m) {
           "Counts the writes to it, its views and its detach()ed names.")
       .def_prop_rw(
           "grad",
-          [](const PyTensor& t) -> nb::object {
+          [](PyTensor& t) -> nb::object {
+            if (t.sparse_grad.is_valid()) return with_sparse_grad(t);
             if (autograd::Tracer* trace = t.session->commands().tracer())
               trace->on_grad_read(handle(t));
             const HandleRef& grad = handle(t).grad;
@@ -463,7 +475,10 @@ void bind_tensor(nb::module_& m) {
           },
           [](PyTensor& t, nb::handle grad) {
             Handle* other = nullptr;
-            if (!grad.is_none()) {
+            nb::object sparse;
+            if (!grad.is_none() && !is_tensor(grad.ptr())) {
+              sparse = checked_sparse_grad(t, grad);
+            } else if (!grad.is_none()) {
               PyTensor& g = checked_tensor(grad, "grad");
               if (is_meta(device(g)) != is_meta(device(t))) {
                 raise_if(core::invalid(
@@ -476,13 +491,17 @@ void bind_tensor(nb::module_& m) {
                 raise_if(core::invalid("grad belongs to another session"));
               }
               other = g.handle.get();
-            } else if (!handle(t).grad) {
-              return;
             }
-            raise_if(t.session->assign_grad(handle(t), other));
+            if (sparse.is_valid() || t.sparse_grad.is_valid()) refuse_in_capture(t);
+            if (other != nullptr || handle(t).grad) {
+              raise_if(t.session->assign_grad(handle(t), other));
+            }
+            t.sparse_grad = std::move(sparse);
           },
           nb::arg("grad").none(), "The accumulated gradient, or None.")
-      .def_prop_ro("_has_grad", [](const PyTensor& t) { return handle(t).grad != nullptr; })
+      .def_prop_ro(
+          "_has_grad",
+          [](const PyTensor& t) { return handle(t).grad != nullptr || t.sparse_grad.is_valid(); })
       .def_prop_ro(
           "grad_fn",
           [](const PyTensor& t) -> nb::object {
@@ -542,6 +561,8 @@ void bind_tensor(nb::module_& m) {
              raise_if(status);
              return id;
            })
+      .def("_hooks", [](const PyTensor& t) { return t.session->hooks(handle(t).hooks); })
+      .def("_post_hooks", [](const PyTensor& t) { return t.session->hooks(handle(t).post_hooks); })
       .def("_remove_hook",
            [](PyTensor& t, autograd::HookId id) {
              handle(t).remove_hook(id);

@@ -10,6 +10,7 @@ from typing import Any
 from .. import _api as tt
 from .._names import ops as _ops
 from .._tensors.tensor import Tensor
+from ..sparse import SparseTensor
 
 __all__ = ["GradScaler", "OptState"]
 
@@ -103,7 +104,8 @@ class GradScaler:
         with tt.no_grad():
             inverse = self._scale.double().reciprocal()
             by_device: dict[Any, list[Tensor]] = {}
-            for gradient in gradients:
+            for each in gradients:
+                gradient = each._data if isinstance(each, SparseTensor) else each
                 real = tt.view_as_real(gradient) if gradient.is_complex() else gradient
                 by_device.setdefault(gradient.device, []).append(real)
             total = tt.zeros((), dtype=tt.float32, device=self._scale.device)

@@ -163,15 +163,16 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool
 
 
 def backward_stream(tensor: Tensor, params: Any, gradient: Tensor | None = None,
-                    retain_graph: bool = False) -> Iterator[tuple[str, Tensor]]:
+                    retain_graph: bool = False) -> Iterator[tuple[str, Any]]:
     """Runs the backward of `tensor` and yields (name, .grad) of each parameter as soon as it is final,
     while the rest of the backward is still running. Its values have already arrived: .numpy() of a yielded
-    gradient does not wait.
+    gradient does not wait. Sparse gradients are yielded last, and their values have not arrived.
 
     `params` is a module, a dict, pairs of names and tensors, or tensors (named by their position).
     Gradients of other leaves are accumulated too, as by backward().
     """
     from .._sessions.session import owner_of
+    from ..sparse import SparseTensor
 
     if tensor.is_meta:
         raise NotImplementedError("Cannot copy out of meta tensor; no data!")
@@ -186,10 +187,11 @@ def backward_stream(tensor: Tensor, params: Any, gradient: Tensor | None = None,
         names.setdefault(p, name)
     session = owner_of(tensor._session)
     core = session._core
+    before = {p: p.grad._version for p in names if isinstance(p.grad, SparseTensor)}
     leaves = _core.streamed(core, session._inline,
                             lambda: backward(tensor, gradient, retain_graph=retain_graph))
 
-    def arrive() -> Iterator[tuple[str, Tensor]]:
+    def arrive() -> Iterator[tuple[str, Any]]:
         for leaf, fetch in leaves:
             g = leaf.grad
             if fetch.bulk:
@@ -202,6 +204,10 @@ def backward_stream(tensor: Tensor, params: Any, gradient: Tensor | None = None,
             name = names.get(leaf)
             if name is not None:
                 g._keep(data)
+                yield name, g
+        for leaf, name in names.items():
+            g = leaf.grad
+            if isinstance(g, SparseTensor) and g._version != before.get(leaf):
                 yield name, g
 
     return arrive()

@@ -16,6 +16,7 @@ from ..autograd._backward import follow, followers
 from ..distributed import GradBucket, ReduceOp
 from ..distributed._buckets import broadcast_all, flat, grouped, parts_of
 from ..futures import Future
+from ..sparse import SparseTensor
 from .module import Module
 
 Hook = Callable[[Any, GradBucket], Future[Tensor]]
@@ -136,6 +137,9 @@ class Reducer:
         if not averages:
             return
         asks = self.asks()
+        for _, parameter in self._named:
+            if isinstance(parameter.grad, SparseTensor):
+                parameter.grad = parameter.grad.to_dense()  # ranks have different rows
         self._average(self._used(ever))
         if self._settled is not None:
             self._check_graph(ever)

@@ -8,6 +8,7 @@ from typing import Any
 from .. import _api as tt, _core
 from .._script import capturing as _capturing
 from .._tensors.tensor import Tensor
+from ..sparse import SparseTensor
 from .optimizer import Optimizer, _check_range, _check_rate
 
 __all__ = ["ListOptimizer", "check_common", "options", "reals"]
@@ -76,8 +77,12 @@ class ListOptimizer(Optimizer):
     _skipped: Tensor | None = None
 
     def can_skip(self) -> bool:
-        """Returns whether step_unless() can skip a step without waiting for a value."""
-        return self.counts_only
+        """Returns whether step_unless() can skip a step without waiting for a value. A step with a sparse
+        gradient it cannot skip."""
+        return self.counts_only and not self._has_sparse()
+
+    def _has_sparse(self) -> bool:
+        return any(isinstance(p.grad, SparseTensor) for group in self.param_groups for p in group["params"])
 
     def step_unless(self, found_inf: Tensor) -> Any:
         """Runs step(), which the daemon skips if found_inf (0-d) is not 0. Does not wait for any value."""
@@ -122,6 +127,9 @@ class ListOptimizer(Optimizer):
         for parameter in group["params"]:
             gradient = parameter.grad
             if gradient is None:
+                continue
+            if isinstance(gradient, SparseTensor):
+                self._sparse_step(group, parameter, gradient)
                 continue
             state = self.state[parameter]
             if not state:

@@ -8,7 +8,10 @@ from typing import Any
 from .. import _api as tt, _core
 from .._names import ops as _ops
 from .._tensors.tensor import Tensor
-from ._lists import ListOptimizer, options
+from ..sparse import SparseTensor
+from ..sparse._gradients import Rows
+from ._lists import ListOptimizer, check_common, options
+from .optimizer import Optimizer
 
 __all__ = ["Adam", "AdamW", "SparseAdam"]
 
@@ -50,6 +53,9 @@ class Adam(ListOptimizer):
         state["exp_avg_sq"] = tt.zeros_like(parameter)
         if group["amsgrad"]:
             state["max_exp_avg_sq"] = tt.zeros_like(parameter)
+
+    def _sparse_step(self, group: dict[str, Any], parameter: Tensor, gradient: SparseTensor) -> None:
+        raise RuntimeError("Adam does not support sparse gradients, please consider SparseAdam instead")
 
     def _apply(self, group: dict[str, Any], lists: list[list[Tensor]], numbers: Any) -> None:
         beta1, beta2 = group["betas"]
@@ -103,14 +109,12 @@ class AdamW(Adam):
         )
 
 
-class SparseAdam(ListOptimizer):
-    """Adam that does not change rows (along dimension 0) whose gradient is zero, nor their states: those of
-    an embedding that a batch did not look up. Gradients are dense, even with `sparse=True`.
+class SparseAdam(Optimizer):
+    """Adam that changes only the rows that a sparse gradient has, and only these rows of the states: those
+    of an embedding (`sparse=True`) that a batch looked up. RuntimeError for dense gradients.
 
     State: "step" (a number), "exp_avg", "exp_avg_sq".
     """
-
-    counts_only = False
 
     def __init__(
         self,
@@ -123,28 +127,33 @@ class SparseAdam(ListOptimizer):
         super().__init__(params, options(**locals()))
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        super()._check_group(group)
+        check_common(group)
         for name, text in (("lr", "learning rate"), ("eps", "epsilon value")):
             if not group[name] > 0:
                 raise ValueError(f"Invalid {text}: {group[name]}")
         if _core.any_complex(group["params"]):
             raise ValueError("SparseAdam does not support complex parameters")
 
-    def _states(self, group: dict[str, Any]) -> tuple[str | None, ...]:
-        return ("exp_avg", "exp_avg_sq")
+    def _update(self, group: dict[str, Any]) -> None:
+        gradients = [(each, each.grad) for each in group["params"] if each.grad is not None]
+        if any(not isinstance(gradient, SparseTensor) for _, gradient in gradients):
+            raise RuntimeError("SparseAdam does not support dense gradients, please consider Adam instead")
+        for parameter, gradient in gradients:
+            self._sparse_step(group, parameter, gradient)
 
-    def _begin(self, group: dict[str, Any], parameter: Tensor, state: dict[str, Any]) -> None:
-        state["step"] = 0
-        state["exp_avg"] = tt.zeros_like(parameter)
-        state["exp_avg_sq"] = tt.zeros_like(parameter)
-
-    def _apply(self, group: dict[str, Any], lists: list[list[Tensor]], numbers: Any) -> None:
+    def _sparse_step(self, group: dict[str, Any], parameter: Tensor, gradient: SparseTensor) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = 0
+            state["exp_avg"] = tt.zeros_like(parameter)
+            state["exp_avg_sq"] = tt.zeros_like(parameter)
+        step = state["step"] = int(state["step"]) + 1
         beta1, beta2 = group["betas"]
-        size = group["lr"] * (1 - beta2**numbers) ** 0.5 / (1 - beta1**numbers)
-        for parameter, gradient, mean, square in zip(*lists, strict=True):
-            gradient = -gradient if group["maximize"] else gradient
-            inner = tuple(range(1, gradient.dim()))
-            rows = (gradient != 0).any(inner, keepdim=True).to(parameter.dtype)
-            mean.lerp_(gradient, rows * (1 - beta1))
-            square.lerp_(gradient * gradient, rows * (1 - beta2))
-            parameter.sub_(rows * size * mean / (square.sqrt() + group["eps"]))
+        rows = Rows(gradient)
+        found = -rows.sums if group["maximize"] else rows.sums
+        mean = rows.of(state["exp_avg"]).lerp(found, 1 - beta1)
+        square = rows.of(state["exp_avg_sq"]).lerp(found * found, 1 - beta2)
+        rows.put(state["exp_avg"], mean)
+        rows.put(state["exp_avg_sq"], square)
+        size = group["lr"] * (1 - beta2**step) ** 0.5 / (1 - beta1**step)
+        rows.put(parameter, rows.of(parameter) - size * mean / (square.sqrt() + group["eps"]))

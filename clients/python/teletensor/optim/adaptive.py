@@ -10,6 +10,8 @@ from typing import Any
 from .. import _api as tt
 from .._names import ops as _ops
 from .._tensors.tensor import Tensor
+from ..sparse import SparseTensor
+from ..sparse._gradients import Rows
 from ._lists import ListOptimizer, options
 from .optimizer import _check_range
 
@@ -192,6 +194,18 @@ class Adagrad(ListOptimizer):
             value = group["initial_accumulator_value"]
             first = complex(value, value) if parameter.is_complex() else value
             state["sum"] = tt.full_like(parameter, first)
+
+    def _sparse_step(self, group: dict[str, Any], parameter: Tensor, gradient: SparseTensor) -> None:
+        if group["weight_decay"] != 0:
+            raise RuntimeError("weight_decay option is not compatible with sparse gradients")
+        state = self.state[parameter]
+        step = state["step"] = int(state["step"]) + 1
+        rows = Rows(gradient)
+        found = -rows.sums if group["maximize"] else rows.sums
+        total = rows.of(state["sum"]) + found * found
+        rows.put(state["sum"], total)
+        rate = group["lr"] / (1 + (step - 1) * group["lr_decay"])
+        rows.put(parameter, rows.of(parameter) - rate * found / (total.sqrt() + group["eps"]))
 
     def _apply(self, group: dict[str, Any], lists: list[list[Tensor]], numbers: Any) -> None:
         _ops.adagrad_step(

@@ -163,7 +163,7 @@ class LBFGS(Optimizer):
 
     def _flat_gradient(self) -> Tensor:
         parts = [
-            _flat(tt.zeros_like(p) if p.grad is None else p.grad) for p in self._params
+            _flat(tt.zeros_like(p) if p.grad is None else p.grad.to_dense()) for p in self._params
         ]
         flat = tt.cat(parts).detach()
         return -flat if self.param_groups[0]["maximize"] else flat

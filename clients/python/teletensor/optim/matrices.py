@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import _api as tt
 from .._tensors.tensor import Tensor
+from ..sparse import SparseTensor
 from ._lists import options
 from .optimizer import Optimizer, _check_range, _check_rate
 
@@ -52,7 +53,9 @@ class Adafactor(Optimizer):
         for p in group["params"]:
             if p.is_complex():
                 raise RuntimeError("Adafactor does not support complex parameters")
-            if p.grad is not None:
+            if isinstance(p.grad, SparseTensor):
+                self._sparse_step(group, p, p.grad)
+            elif p.grad is not None:
                 self._one(group, p, -p.grad if group["maximize"] else p.grad)
 
     def _one(self, group: dict[str, Any], p: Tensor, g: Tensor) -> None:
@@ -136,6 +139,9 @@ class Muon(Optimizer):
     def _update(self, group: dict[str, Any]) -> None:
         for p in group["params"]:
             if p.grad is None:
+                continue
+            if isinstance(p.grad, SparseTensor):
+                self._sparse_step(group, p, p.grad)
                 continue
             state = self.state[p]
             if not state:

@@ -12,6 +12,7 @@ from .. import _api as tt, _core
 from .._script import capturing as _capturing
 from .._tensors.tensor import Tensor
 from ..nn._hooks import RemovableHandle
+from ..sparse import SparseTensor
 
 __all__ = ["Optimizer", "register_optimizer_step_post_hook", "register_optimizer_step_pre_hook"]
 
@@ -172,6 +173,9 @@ class Optimizer:
             )
         known = {id(p) for group in self.param_groups for p in group["params"]}
         for parameter in params:
+            if isinstance(parameter, SparseTensor):
+                kind = type(self).__name__
+                raise ValueError(f"{kind} requires dense parameter tensors, got a sparse one")
             if not isinstance(parameter, Tensor):
                 raise TypeError(
                     f"optimizer can only optimize Tensors, but one of the params is "
@@ -207,6 +211,10 @@ class Optimizer:
 
     def _update(self, group: dict[str, Any]) -> None:
         raise NotImplementedError
+
+    def _sparse_step(self, group: dict[str, Any], parameter: Tensor, gradient: SparseTensor) -> None:
+        """Updates a parameter whose gradient is sparse. RuntimeError if the optimizer cannot do that."""
+        raise RuntimeError(f"{type(self).__name__} does not support sparse gradients")
 
     @_with_hooks
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -355,7 +363,7 @@ class Optimizer:
     def _own_copy(cls, name: str, value: Any, parameter: Tensor) -> Any:
         if isinstance(value, (list, tuple)):
             return [cls._own_copy(name, each, parameter) for each in value]
-        if not isinstance(value, Tensor):
+        if not isinstance(value, (Tensor, SparseTensor)):
             return value
         if name == "step":
             return int(value.item())

@@ -9,6 +9,8 @@ from .. import _api as tt
 from .._names import ops as _ops
 from .._script import capturing as _capturing
 from .._tensors.tensor import Tensor
+from ..sparse import SparseTensor
+from ..sparse._coo import CooTensor
 from ._lists import ListOptimizer, options, reals
 
 __all__ = ["SGD"]
@@ -58,7 +60,9 @@ class SGD(ListOptimizer):
         if not group["momentum"]:
             for parameter in group["params"]:
                 gradient = parameter.grad
-                if gradient is not None:
+                if isinstance(gradient, SparseTensor):
+                    self._sparse_step(group, parameter, gradient)
+                elif gradient is not None:
                     params.append(parameter)
                     grads.append(gradient)
             if params:
@@ -69,6 +73,9 @@ class SGD(ListOptimizer):
         for parameter in group["params"]:
             gradient = parameter.grad
             if gradient is None:
+                continue
+            if isinstance(gradient, SparseTensor):
+                self._sparse_step(group, parameter, gradient)
                 continue
             state = self.state[parameter]
             buffer = state.get("momentum_buffer")
@@ -89,7 +96,25 @@ class SGD(ListOptimizer):
     def can_skip(self) -> bool:
         """As ListOptimizer.can_skip; false with dampening, because then the first step differs from later
         ones."""
-        return not any(group["dampening"] for group in self.param_groups)
+        return super().can_skip() and not any(group["dampening"] for group in self.param_groups)
+
+    def _sparse_step(self, group: dict[str, Any], parameter: Tensor, gradient: Any) -> None:
+        if group["maximize"]:
+            gradient = -gradient
+        if group["weight_decay"]:
+            gradient = gradient.add(parameter, alpha=group["weight_decay"])
+        momentum = group["momentum"]
+        if momentum:
+            state = self.state[parameter]
+            buffer = state.get("momentum_buffer")
+            if buffer is None:
+                buffer = state["momentum_buffer"] = gradient.detach().clone()
+            else:
+                buffer.mul_(momentum).add_(gradient, alpha=1 - group["dampening"])
+            if isinstance(buffer, CooTensor):
+                buffer.compact()
+            gradient = gradient.add(buffer, alpha=momentum) if group["nesterov"] else buffer
+        parameter.add_(gradient * -group["lr"])
 
     def _step(
         self,

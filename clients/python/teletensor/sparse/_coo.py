@@ -20,6 +20,8 @@ class CooTensor(SparseTensor):
     indices are known to be in range.
     """
 
+    _distinct = 0  # number of values after the last compact()
+
     def __init__(
         self,
         indices: Tensor,
@@ -98,6 +100,13 @@ class CooTensor(SparseTensor):
             check_inside(self._places, sizes)
         values = summed(self._data, groups, found.shape[0])
         return CooTensor(indices_of_places(found, sizes), values, self._shape, True, True)
+
+    def compact(self) -> None:
+        """Coalesces the tensor in place if it has four times as many values as after the last call. So a
+        sum that grows by each addition has a size in proportion to the number of its places."""
+        if self._nnz() > 4 * self._distinct:
+            self._become(self.coalesce(), "compact")
+            self._distinct = self._nnz()
 
     def to_sparse_coo(self) -> CooTensor:
         """The tensor itself."""

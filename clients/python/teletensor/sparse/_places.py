@@ -9,8 +9,8 @@ from .. import _api as tt
 from .._core import Tensor
 
 __all__ = [
-    "check_inside", "checked_values", "flat_places", "indices_of_places", "pairs", "picked", "placed",
-    "summed",
+    "check_inside", "checked_values", "flat_places", "grouped", "indices_of_places", "pairs", "picked",
+    "placed", "summed",
 ]  # fmt: skip
 
 _MAX = 2**63 - 1
@@ -85,6 +85,17 @@ def summed(values: Tensor, groups: Tensor, count: int) -> Tensor:
     start = tt.zeros((count, *values.shape[1:]), dtype=rows.dtype, device=values.device)
     sums = start.index_add(0, groups, rows)
     return sums != 0 if flags else sums
+
+
+def grouped(values: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The places [n] in ascending order; the number [n] of each among the distinct places; and the sums
+    [n, ...] of the values of each distinct place, followed by zeros. Nothing waits for the number of
+    distinct places."""
+    order = places.argsort(stable=True)
+    ascending = places.index_select(0, order)
+    begins = tt.cat([ascending[:1] != ascending[:1], ascending[1:] != ascending[:-1]])
+    groups = begins.cumsum(0)
+    return ascending, groups, summed(values.index_select(0, order), groups, places.shape[0])
 
 
 def placed(values: Tensor, indices: Tensor, sizes: Sequence[int], inside: bool) -> Tensor:

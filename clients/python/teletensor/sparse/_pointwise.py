@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -170,6 +171,14 @@ def _in_place(name: str, form: Callable[..., Any]) -> Callable[..., Any]:
     return change
 
 
+def _add_at_places(dense: Tensor, coo: CooTensor, alpha: Any) -> None:
+    """Adds alpha * coo to a contiguous tensor in place: the work depends on the number of places."""
+    count = coo.sparse_dim()
+    rows = dense if count == 1 else dense.view((math.prod(coo._sizes), *dense.shape[count:]))
+    places = flat_places(coo._places, coo._sizes, coo._inside)
+    rows.index_add_(0, places, coo._data if alpha == 1 else coo._data * alpha)
+
+
 def _into_dense(name: str) -> Callable[..., Any]:
     """add_ or sub_ of a sparse tensor to a sparse or to a dense one."""
     of_sparse = _in_place(name, _ARITHMETIC[name[:-1]])
@@ -178,6 +187,9 @@ def _into_dense(name: str) -> Callable[..., Any]:
         if isinstance(input, SparseTensor):
             return of_sparse(input, other, alpha=alpha)
         _same_shape(name, input, other)
+        if isinstance(other, CooTensor) and input.is_contiguous() and input.dtype == other.dtype != tt.bool:
+            _add_at_places(input, other, -alpha if name == "sub_" else alpha)
+            return input
         return getattr(input, name)(other.to_dense(), alpha=alpha)
 
     return change

@@ -10,7 +10,7 @@ from .._core import Tensor
 from .._functions.common import wrap_dim
 from ._compressed import CompressedTensor
 from ._coo import CooTensor
-from ._places import checked_values, flat_places, summed
+from ._places import checked_values, flat_places, grouped, summed
 from ._tensor import SparseTensor, unsupported
 
 __all__ = ["FORMS", "log_softmax", "softmax", "sum"]
@@ -109,12 +109,25 @@ def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, dty
         raise NotImplementedError(
             "norm of a sparse tensor over dimensions is not supported; call to_dense()"
         )
-    values = input.coalesce()._data if isinstance(input, CooTensor) else input._data
+    if not isinstance(input, CooTensor) or input.is_coalesced():
+        values = input._data
+    elif isinstance(p, (int, float)) and p <= 0:
+        values = input.coalesce()._data
+    else:
+        values = grouped(input._data, flat_places(input._places, input._sizes, input._inside))[2]
     return tt.norm(values.reshape(-1), p, dtype=dtype)
+
+
+def vector_norm(
+    x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    if not ord > 0:
+        raise NotImplementedError(f"vector_norm of a sparse tensor: ord must be positive, got {ord}")
+    return norm(x, ord, dim, keepdim, dtype)
 
 
 def any(input: Any) -> Any:
     return (input.coalesce() if isinstance(input, CooTensor) else input)._data.any()
 
 
-FORMS: dict[str, Callable[..., Any]] = {"sum": sum, "norm": norm, "any": any}
+FORMS: dict[str, Callable[..., Any]] = {"sum": sum, "norm": norm, "vector_norm": vector_norm, "any": any}

@@ -39,6 +39,7 @@ class SparseTensor(HistoryOfData):
 
     layout: Any
     _shape: tuple[int, ...]
+    _changes = 0  # more than the versions that the tensor had before the last change by _become()
 
     # ------------------------------------------------------------ what a layout implements
 
@@ -159,6 +160,12 @@ class SparseTensor(HistoryOfData):
     def is_contiguous(self, memory_format: Any = None) -> bool:
         """Returns False: there are no strides."""
         return False
+
+    @property
+    def _version(self) -> int:
+        """Counts the changes of the tensor and of its values in place."""
+        version: int = self._changes + self._data._version
+        return version
 
     def _values(self) -> Tensor:
         """The values [nnz, ...] without history, coalesced or not."""
@@ -340,11 +347,13 @@ class SparseTensor(HistoryOfData):
         lines = []
         for name, part in {**self._parts(), "values": self._data.detach()}.items():
             prefix = f"{name}=tensor("
-            body = body_of(part, indent + len(prefix))
-            if part.numel() == 0:
+            body = "..." if self.is_meta else body_of(part, indent + len(prefix))
+            if self.is_meta or part.numel() == 0:
                 body += f", size={tuple(part.shape)}"
             lines.append(f"{prefix}{body})")
-        parts = [f"size={self._shape}", f"nnz={self._nnz()}"]
+        parts = [f"size={self._shape}"]
+        if not self.is_meta:
+            parts.append(f"nnz={self._nnz()}")
         if self.device.type != "cpu":
             parts.insert(0, f"device='{self.device}'")
         if self.dtype not in (tt.get_default_dtype(), tt.int64, tt.bool):
@@ -395,6 +404,7 @@ class SparseTensor(HistoryOfData):
             raise RuntimeError(
                 f"result type {other.dtype.name} can't be cast to the desired output type {self.dtype.name}"
             )
+        self._changes = self._version + 1
         self.__dict__.update(other._like(other._data.to(self.dtype)).__dict__)
         return self
 

@@ -23,6 +23,7 @@
 
 #include "_bridge_layers.hpp"
 #include "_bridge_replay.hpp"
+#include "_bridge_sparse.hpp"
 
 namespace {
 
@@ -249,6 +250,9 @@ PyObject* begin(PyObject*, PyObject* arguments) {
   aten->impl("_native_multi_head_attention", TORCH_FN(multi_head_attention));
   aten->impl("_transformer_encoder_layer_fwd", TORCH_FN(transformer_encoder_layer));
   aten->impl("_nested_tensor_from_mask_left_aligned", TORCH_FN(nested_tensor_is_possible));
+  static auto* const sparse = new torch::Library(
+      torch::Library::IMPL, "aten", c10::DispatchKey::SparsePrivateUse1, __FILE__, __LINE__);
+  register_sparse(*aten, *sparse);
   // Copies look at these bits themselves.
   for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
     auto* const bits = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);

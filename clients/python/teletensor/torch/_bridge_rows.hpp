@@ -148,8 +148,13 @@ std::string name_of(const c10::OperatorHandle& op) {
   return schema.overload_name().empty() ? name : name + "." + schema.overload_name();
 }
 
+// Runs an operator whose result is a sparse tensor (_bridge_sparse.hpp). Returns false, without
+// effects, for every other call.
+bool makes_sparse(const std::string& name, torch::jit::Stack* stack);
+
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string name = name_of(op);
+  if (makes_sparse(name, stack)) return;
   TORCH_CHECK_NOT_IMPLEMENTED(!g_strict, "tt: ", name,
                               " has no row for these operands on the device tt, and strict mode "
                               "does not let it run on the CPU");
@@ -165,11 +170,11 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
                "process, and its operands and results travel each time");
   }
 }
-// Operators of tensors of other layouts, which the device does not have.
+// Operators that the device does not have for tensors of other layouts.
 void other_layout(const c10::OperatorHandle& op, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, "tt: ", name_of(op),
-      ": the device tt has no sparse, nested or quantized tensors; keep "
+      ": the device tt has no such operator for sparse, nested or quantized tensors; keep "
       "them on the CPU, or make dense ones there (to_dense(), dequantize())");
 }
 

@@ -77,6 +77,10 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def _sees(self, tensor: torch.Tensor, made: bool) -> None:
+        if tensor.layout is not torch.strided:
+            raise NotImplementedError(
+                f"{line()}a captured step cannot have tensors of the layout {tensor.layout}, such as "
+                "sparse gradients: use sparse=False, or call the step without capture")
         if tensor.device.type == "cpu":
             key = tensor.untyped_storage()._cdata
             if key not in self.host and key not in self._made:

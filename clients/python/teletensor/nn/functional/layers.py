@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ... import _api as tt
 from ..._names import ops as _ops
 from ..._tensors.tensor import Tensor
+from ...sparse._gradients import gives_rows, lookup
 
 __all__ = [
     "alpha_dropout",
@@ -105,17 +106,26 @@ def embedding(
     read.
 
     Rows whose norm_type-norm exceeds max_norm are first scaled down in place. With scale_grad_by_freq the
-    gradient of a row is divided by the number of its occurrences. Gradients are dense even if `sparse` is
-    set.
+    gradient of a row is divided by the number of its occurrences. With `sparse` the gradient of a weight
+    that is a leaf is a sparse tensor, which has only the rows that were looked up (also the row
+    padding_idx, with zeros); NotImplementedError in a captured function.
     """
     rows = weight.shape[0] if weight.dim() else 0
     padding = _row("embedding", padding_idx, rows)
     if max_norm is not None:
         _limit_rows(weight, input, max_norm, norm_type)
+    return _rows_of(weight, input, padding, scale_grad_by_freq, sparse)
+
+
+def _rows_of(
+    weight: Tensor, indices: Tensor, padding: int | None, by_frequency: bool, sparse: bool
+) -> Tensor:
+    if sparse and gives_rows(weight):
+        return lookup(weight, indices, padding, by_frequency)
     taken = (
-        _ops.embedding(weight, input) if padding is None else _ops.embedding(weight, input, padding)
+        _ops.embedding(weight, indices) if padding is None else _ops.embedding(weight, indices, padding)
     )
-    return _by_frequency(taken, input, rows) if scale_grad_by_freq else taken
+    return _by_frequency(taken, indices, weight.shape[0]) if by_frequency else taken
 
 
 def embedding_bag(
@@ -164,16 +174,14 @@ def embedding_bag(
             )
     if weight.dim() != 2:
         raise ValueError(f"{name}: weight has to be a 2D Tensor, got {list(weight.shape)}")
+    if sparse and mode == "max":
+        raise ValueError("max mode does not support sparse weights")
     if scale_grad_by_freq and mode == "max":
         raise ValueError("max mode does not support scaling the gradient by the frequency")
     padding = _row(name, padding_idx, weight.shape[0])
     if max_norm is not None:
         _limit_rows(weight, input, max_norm, norm_type)
-    taken = (
-        _ops.embedding(weight, input) if padding is None else _ops.embedding(weight, input, padding)
-    )
-    if scale_grad_by_freq:
-        taken = _by_frequency(taken, input, weight.shape[0])
+    taken = _rows_of(weight, input, padding, scale_grad_by_freq, sparse)
     kept = None if padding is None else input != padding
     if weight.dtype in (tt.float16, tt.bfloat16) and mode != "max":
         taken = taken.to(tt.float32)  # so that sums are rounded once, at the end
