@@ -1,8 +1,11 @@
 """Daemons that are connected to each other (--peer-name, --peers)."""
 
+import socket
+import ssl
 import subprocess
 import sys
 
+import pytest
 from support.daemon import binary, wait_until
 from support.daemons import peer_flags, start_daemons
 
@@ -44,6 +47,25 @@ def test_a_certificate_of_another_name_or_authority_is_refused(start_daemon, tmp
     third = start_daemon(*peer_flags("a", f"b={second.peers}", *other("a", ca=tmp_path)))
     wait_until(lambda: "event=peer_unreachable" in third.log)
     assert not connected(second, "a")
+
+
+def test_only_tls_1_3_is_accepted(start_daemon, tmp_path):
+    """A caller with a good certificate that offers at most TLS 1.2 is refused in the handshake."""
+    tls = certificates(tmp_path, "a", "b")
+    daemon = start_daemon(*peer_flags("b", "a=127.0.0.1:0", *tls("b")))
+    host, port = daemon.peers.rsplit(":", 1)
+
+    def version(highest):
+        context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+        context.load_cert_chain(tmp_path / "a.pem", tmp_path / "a.key")
+        context.maximum_version = highest
+        with socket.create_connection((host, int(port))) as plain, \
+                context.wrap_socket(plain, server_hostname="b") as secret:
+            return secret.version()
+    assert version(ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+    with pytest.raises(ssl.SSLError, match="protocol version"):
+        version(ssl.TLSVersion.TLSv1_2)
+    wait_until(lambda: 'reason="TLS: unsupported protocol"' in daemon.log)
 
 
 def test_off_loopback_peers_need_certificates():
