@@ -145,8 +145,37 @@ def test_copies_pickles_and_files(tt, s):
     assert twin.requires_grad and twin.to_dense().tolist() == s.to_dense().tolist()
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(s)
-    with pytest.raises(TypeError, match="adjacency is CooTensor.*save its to_dense"):
-        tt.save({"adjacency": s}, io.BytesIO())
+
+
+def saved(tt, obj):
+    file = io.BytesIO()
+    tt.save(obj, file)
+    file.seek(0)
+    return file
+
+
+@pytest.mark.parametrize("layout", ["sparse_coo", "sparse_csr", "sparse_csc"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64"])
+def test_files(tt, s, layout, dtype):
+    x = s.coalesce().to(getattr(tt, dtype)).to_sparse(layout=getattr(tt, layout))
+    tree = tt.load(saved(tt, {"a": [x], "b": x.to_dense()}))
+    found = tree["a"][0]
+    assert repr(found) == repr(x) and (found.to_dense() == tree["b"]).all()
+    assert layout != "sparse_coo" or (found.is_coalesced() and not tt.load(saved(tt, s)).is_coalesced())
+    hybrid = tt.sparse_coo_tensor([[2, 0]], [[1.0, 2.0], [3.0, 4.0]], (3, 2))
+    assert tt.load(saved(tt, hybrid)).to_dense().tolist() == hybrid.to_dense().tolist()
+
+
+def test_damaged_files(tt, s):
+    x = s.to_sparse_csr()
+    for old, new in ((b"sparse_csr", b"sparse_csq"), (b"[2,3]", b"[2,1]"), (b"[2,3]", b"[1,3]"),
+                     (b"[2,3]", b"[2,-3]"), (b"[2,3]", b"[2," + b"9" * 30 + b"]"), (b"$sparse", b"$sparsa")):
+        content = saved(tt, x).getvalue()
+        size = int.from_bytes(content[:8], "little")
+        header = content[8:8 + size].replace(old, new)
+        assert header != content[8:8 + size]
+        with pytest.raises(ValueError, match="load"):
+            tt.load(io.BytesIO(len(header).to_bytes(8, "little") + header + content[8 + size:]))
 
 
 def test_a_module_keeps_a_sparse_buffer(tt, s):

@@ -223,3 +223,16 @@ def test_a_gradient_is_assigned(tt, table):
         with pytest.raises(error):
             w.grad = wrong
     assert w.grad is None
+
+
+def test_a_state_with_a_sparse_momentum_is_saved(tt, table, tmp_path):
+    optimizer = tt.optim.SGD(table.parameters(), lr=0.1, momentum=0.9)
+    loss_of(tt, table).backward()
+    optimizer.step()
+    tt.save(optimizer.state_dict(), tmp_path / "state")
+    other = tt.optim.SGD(table.parameters(), lr=0.1, momentum=0.9)
+    other.load_state_dict(tt.load(tmp_path / "state"))
+    for each in (optimizer, other):
+        each.step()
+    a, b = (each.state[table.weight]["momentum_buffer"].to_dense() for each in (optimizer, other))
+    assert a.tolist() == b.tolist() and a.sum().item() == pytest.approx(9 * 1.9)

@@ -33,6 +33,7 @@ def good(choose):
         {"w": [tt.zeros(2, 2), {"x": tt.ones(0, 3)}], "n": 3, "t": ("text", None, True, 2.5)},
         tt.ones(4, dtype=tt.bfloat16),
         {"c": tt.ones(2, dtype=tt.complex64), "d": tt.tensor(True)},
+        {"s": tt.eye(2).to_sparse(), "r": tt.eye(3).to_sparse_csr()},
     ]
     buffer = io.BytesIO()
     tt.save(choose.choice(trees), buffer, {"made": "here"} if choose.random() < 0.3 else None)

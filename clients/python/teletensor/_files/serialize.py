@@ -24,10 +24,11 @@ from .._tensors.arrays import DTYPES, array_of, name_of
 from .._tensors.placed import InDaemon
 from .._tensors.size import Size
 from .._tensors.tensor import Tensor
+from ..sparse import SparseTensor
 from . import safetensors as _safetensors, torch_files as _torch_files
 from .replace import written
 from .safetensors import Entry
-from .stored import AsStored, Damaged, Stored, WithoutData, is_count
+from .stored import AsStored, Damaged, Stored, StoredSparse, WithoutData, is_count
 
 __all__ = ["load", "read_entries", "reading", "save"]
 
@@ -171,12 +172,15 @@ def _pack(
         return {"$ordered": [pairs, _versions(obj)]} if ordered else {"$dict": pairs}
     if isinstance(obj, list):
         return [below(i, value) for i, value in enumerate(obj)]
+    if isinstance(obj, SparseTensor):
+        obj = obj._stored()
+    if isinstance(obj, StoredSparse):
+        parts = below("indices", obj.indices), below("values", obj.values)
+        return {"$sparse": [obj.layout, *parts, obj.shape, obj.coalesced]}
     for mark, form in _FORMS.items():
         if isinstance(obj, form.kind):
             return {mark: _pack(form.parts(obj), path, entries, seen, depth)}
     hint = "; save its state_dict()" if hasattr(obj, "state_dict") else _taken()
-    if hasattr(obj, "to_dense"):
-        hint = ", which is not dense; save its to_dense(), or its indices and values"
     raise TypeError(f"save: {path or 'the object'} is {type(obj).__name__}{hint}")
 
 
@@ -384,9 +388,11 @@ class _Tree:
             return _ordered(self._pairs(value[0], depth), value[1])
         form = _FORMS.get(mark)
         parts = self.unpack(value, depth + 1)
-        if form is None or not isinstance(parts, form.made_of):
-            raise _damaged_tree()
         try:
+            if mark == "$sparse" and _is_sparse(parts):
+                return self._maker.sparse(StoredSparse(*parts))
+            if form is None or not isinstance(parts, form.made_of):
+                raise _damaged_tree()
             return form.make(parts)
         except (KeyError, RuntimeError, TypeError, ValueError):
             raise _damaged_tree() from None
@@ -402,6 +408,13 @@ class _Tree:
         if name not in self._made:
             self._made[name] = self._maker.tensor(self._entries[name], False)
         return self._made[name]
+
+
+def _is_sparse(parts: Any) -> bool:
+    """Returns whether the parts can be those of a StoredSparse."""
+    kinds = list(map(type, parts)) if isinstance(parts, list) else []
+    return (len(kinds) == 5 and kinds[:2] == [str, list] and kinds[3:] == [list, bool]
+            and len(parts[1]) == (1 if parts[0] == "sparse_coo" else 2) and all(map(is_count, parts[3])))
 
 
 def _without_data(parts: Any) -> WithoutData:

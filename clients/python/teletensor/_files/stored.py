@@ -118,6 +118,17 @@ class WithoutData:
         return "float" in self.dtype or "complex" in self.dtype
 
 
+@dataclass(frozen=True, eq=False)
+class StoredSparse:
+    """A sparse tensor in a file: the name of its layout, the tensors of its indices and of its values."""
+
+    layout: str
+    indices: list[Any]
+    values: Any
+    shape: list[int]
+    coalesced: bool
+
+
 class Uninitialized:
     """A parameter or buffer in a file whose shape is not known yet."""
 
@@ -132,6 +143,11 @@ class AsStored:
     def without_data(self, described: WithoutData, requires_grad: bool) -> Any:
         """The tensor of the device meta for a description."""
         return self.parameter(described, requires_grad)
+
+    def sparse(self, described: StoredSparse) -> Any:
+        """The sparse tensor for a description, whose tensors `tensor` has created. RuntimeError, TypeError
+        or ValueError if there can be no such tensor."""
+        return described
 
     def parameter(self, tensor: Any, requires_grad: bool) -> Any:
         """The parameter that uses the memory of a tensor that `tensor` has created. Raises Damaged if it

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import _api as tt
-from .._files.stored import AsStored, Storage, Stored, WithoutData
+from .._files.stored import AsStored, Storage, Stored, StoredSparse, WithoutData
 from ..nn.parameter import Buffer, Parameter, UninitializedBuffer, UninitializedParameter
 from .arrays import tensor_of, without_data
 
@@ -61,6 +61,20 @@ class InDaemon(AsStored):
         """A tensor on the device meta, which map_location does not move."""
         made = without_data(described.dtype, described.shape, described.stride)
         return made.requires_grad_() if requires_grad else made
+
+    def sparse(self, described: StoredSparse) -> Any:
+        """A sparse tensor, whose indices are checked unless it is on the device meta."""
+        from ..sparse import _make
+
+        parts = (*described.indices, described.values, described.shape)
+        if not all(isinstance(each, tt.Tensor) for each in parts[:-1]):
+            raise TypeError("the parts of a sparse tensor are tensors")
+        check = not described.values.is_meta
+        if described.layout == "sparse_coo":
+            return _make.sparse_coo_tensor(
+                *parts, check_invariants=check, is_coalesced=described.coalesced)
+        layout = {"sparse_csr": tt.sparse_csr, "sparse_csc": tt.sparse_csc}[described.layout]
+        return _make.sparse_compressed_tensor(*parts, layout=layout, check_invariants=check)
 
     def parameter(self, tensor: Any, requires_grad: bool) -> Any:
         """A parameter that uses the memory of the tensor."""

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 from .. import _api as tt, _core
 from .._core import Tensor
+from .._files.stored import StoredSparse
 from .._functions.common import wrap_dim
 from .._tensors.history import HistoryOfData
 from .._tensors.repr import body_of, text_with
@@ -256,6 +257,12 @@ class SparseTensor(HistoryOfData):
             made = self._moved(lambda x: copied_for(x, memo))
             memo[id(self)] = made.requires_grad_(self.requires_grad)
         return memo[id(self)]  # type: ignore[no-any-return]
+
+    def _stored(self) -> StoredSparse:
+        """The tensor as the parts that `save` writes."""
+        name, parts = repr(self.layout).rpartition(".")[2], list(self._parts().values())
+        coalesced = bool(getattr(self, "_coalesced", False))
+        return StoredSparse(name, parts, self._data.detach(), list(self._shape), coalesced)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a sparse tensor cannot be pickled: pickle its indices and values, or to_dense()")
