@@ -96,7 +96,8 @@ def test_a_checkpoint_of_a_gpu_is_loaded(shared_daemon, tmp_path):
     assert done.stdout.split() == ["tt", "[0.0,", "1.0,", "2.0]"], done.stderr
 
 
-@pytest.mark.parametrize("words", [[], ["--as-cuda"], ["--other", "x.py"], ["missing.py"]])
+@pytest.mark.parametrize("words", [[], ["--as-cuda"], ["--other", "x.py"], ["missing.py"],
+                                   *([f"--as-cuda={gpus}", "program.py"] for gpus in ("", "0", "two"))])
 def test_wrong_words_are_refused(shared_daemon, tmp_path, words):
     done = run(shared_daemon, *words, folder=tmp_path)
     assert done.returncode != 0 and "usage: python -m teletensor.torch" in done.stderr
@@ -130,13 +131,28 @@ assert not torch.cuda.is_current_stream_capturing()
 model = nn.DataParallel(nn.Linear(3, 2).cuda())
 assert model(y).shape == (2, 2)
 assert not hasattr(y, "__cuda_array_interface__")
-for make in (torch.cuda.CUDAGraph, lambda: torch.distributed.init_process_group("nccl", init_method="tcp://0:0")):
+try:
+    torch.cuda.CUDAGraph()
+except NotImplementedError as error:
+    assert str(error).startswith("tt: ")
+else:
+    raise AssertionError
+assert torch.zeros(2, device=0).is_cuda and torch.ones(2).to(0).is_cuda and nn.Linear(2, 2).to(0).weight.is_cuda
+for place in ("cuda:1", 1, torch.device("cuda", 1)):  # of one
     try:
-        make()
-    except (RuntimeError, NotImplementedError) as error:
-        assert str(error).startswith("tt: ")
+        torch.zeros(2, device=place)
+    except RuntimeError as error:
+        assert str(error).startswith("tt: there is one device"), error
     else:
-        raise AssertionError(make)
+        raise AssertionError(place)
+for backend in ("nccl", "gloo", "cpu:gloo,cuda:nccl"):
+    torch.distributed.init_process_group(backend, store=torch.distributed.HashStore(), rank=0, world_size=1)
+    assert torch.distributed.get_backend() == backend and torch.distributed.is_nccl_available()
+    torch.distributed.all_reduce(y)
+    part = torch.distributed.new_group([0], backend=backend)
+    assert torch.distributed.get_backend(part) == backend
+    torch.distributed.all_reduce(x, group=part)
+    torch.distributed.destroy_process_group()
 compiled = torch.compile(model.module, mode="reduce-overhead")
 torch.testing.assert_close(compiled(y), model(y))
 torch.set_default_tensor_type("torch.cuda.DoubleTensor")

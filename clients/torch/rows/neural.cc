@@ -8,6 +8,7 @@ namespace {
 using core::Attribute;
 using core::Attributes;
 using core::Dims;
+using core::Number;
 
 // ---- Losses
 
@@ -131,6 +132,81 @@ void batch_norm_backward(Call& c) {
   c.wanted(0) ? c.give(dx) : c.give_nothing();
   c.wanted(1) ? c.give(dweight) : c.give_nothing();
   c.wanted(2) ? c.give(dbias) : c.give_nothing();
+}
+
+// ---- The parts of torch's SyncBatchNorm. Statistics of halves are float32.
+
+Var accumulated(const Var& x) {
+  return !x.absent() && is_half(x.dtype()) ? ops::cast(x, DType::kF32) : x;
+}
+
+void batch_norm_stats(Call& c) {
+  const Var x = accumulated(c.var("input"));
+  if (x.absent()) return;
+  const Dims dims = all_but_channels(x.rank());
+  const double n =
+      static_cast<double>(x.layout().geometry.numel()) / static_cast<double>(size_of(x, 1));
+  const Var mean = ops::sum(x, dims, false) / n;
+  const Var from_mean = x - channels(mean, x.rank());
+  const Var variance = ops::sum(from_mean * from_mean, dims, false) / n;
+  c.give(mean);
+  c.give(ops::unary("rsqrt", variance + c.real("eps")));
+}
+
+// Statistics of several ranks, [ranks, channels] each with its number of values, as those of all.
+void batch_norm_gather_stats(Call& c) {
+  const Var means = c.var("mean"), deviations = c.var("invstd"), counts = c.var("counts");
+  if (means.absent() || deviations.absent() || counts.absent()) return;
+  const Dims ranks{0};
+  const Var weights = ops::unsqueeze(ops::cast(counts, means.dtype()), 1);
+  const Var n = ops::sum(weights, ranks, false);
+  const Var mean = ops::sum(means * weights, ranks, false) / n;
+  const Var from_mean = means - ops::unsqueeze(mean, 0);
+  const Var variances =
+      Number::of_float(1) / (deviations * deviations) - c.real("eps") + from_mean * from_mean;
+  const Var variance = ops::sum(variances * weights, ranks, false) / n;
+  follow(c, c.var("running_mean"), mean);
+  follow(c, c.var("running_var"), variance * n / (n - 1.0));
+  c.give(mean);
+  c.give(ops::unary("rsqrt", variance + c.real("eps")));
+}
+
+void batch_norm_elemt(Call& c) {
+  const Var x = c.var("input"), weight = c.var("weight"), bias = c.var("bias");
+  if (x.absent()) return;
+  const int rank = x.rank();
+  Var y = (accumulated(x) - channels(c.var("mean"), rank)) * channels(c.var("invstd"), rank);
+  if (!weight.absent()) y = y * channels(weight, rank);
+  if (!bias.absent()) y = y + channels(bias, rank);
+  c.give(ops::cast(y, x.dtype()));
+}
+
+void batch_norm_backward_reduce(Call& c) {
+  const Var g = accumulated(c.var("grad_out")), x = accumulated(c.var("input"));
+  const Var mean = c.var("mean"), deviation = c.var("invstd"), weight = c.var("weight");
+  if (g.absent() || x.absent() || mean.absent()) return;
+  const Dims dims = all_but_channels(x.rank());
+  const Var total = ops::sum(g, dims, false);
+  const Var with_x = ops::sum(g * (x - channels(mean, x.rank())), dims, false);
+  const DType dtype = weight.absent() ? mean.dtype() : weight.dtype();
+  c.flag("input_g") ? c.give(total) : c.give_nothing();
+  c.flag("input_g") ? c.give(with_x) : c.give_nothing();
+  c.flag("weight_g") ? c.give(ops::cast(with_x * deviation, dtype)) : c.give_nothing();
+  c.flag("bias_g") ? c.give(ops::cast(total, dtype)) : c.give_nothing();
+}
+
+void batch_norm_backward_elemt(Call& c) {
+  const Var g = c.var("grad_out"), x = c.var("input"), weight = c.var("weight");
+  const Var deviation = c.var("invstd"), total = c.var("sum_dy"), count = c.var("count");
+  if (g.absent() || x.absent() || total.absent() || count.absent()) return;
+  const int rank = x.rank();
+  const Var n = ops::sum(ops::cast(flat(count), total.dtype()), Dims{0}, false);
+  const Var slope = deviation * deviation * c.var("sum_dy_xmu") / n;
+  const Var from_mean = accumulated(x) - channels(c.var("mean"), rank);
+  const Var centered =
+      accumulated(g) - channels(total / n, rank) - from_mean * channels(slope, rank);
+  const Var scale = weight.absent() ? deviation : deviation * weight;
+  c.give(ops::cast(centered * channels(scale, rank), x.dtype()));
 }
 
 // Group norm is the layer norm of each group, and then a scale for each channel.
@@ -411,6 +487,17 @@ constexpr Row kNeuralRows[] = {
      "(grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, "
      "output_mask)",
      batch_norm_backward},
+    {"batch_norm_stats", "(input, eps)", batch_norm_stats},
+    {"batch_norm_gather_stats_with_counts",
+     "(mean, invstd, running_mean, running_var, momentum, eps, counts | input)",
+     batch_norm_gather_stats},
+    {"batch_norm_elemt", "(input, weight, bias, mean, invstd | eps)", batch_norm_elemt},
+    {"batch_norm_backward_reduce",
+     "(grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g)",
+     batch_norm_backward_reduce},
+    {"batch_norm_backward_elemt",
+     "(grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count)",
+     batch_norm_backward_elemt},
     {"native_group_norm", "(input, weight, bias, N, C, HxW, group, eps)", group_norm},
     {"native_group_norm_backward",
      "(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask)", group_norm_backward},

@@ -10,9 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
-
-from ._torch_data import split, write
+from ._torch_data import is_on_device, split, write
 from ._torch_member import Member
 from ._torch_work import Work
 
@@ -42,40 +40,61 @@ def one(tensors: Any, name: str) -> Any:
     return tensors[0]
 
 
-def spread(array: np.ndarray[Any, Any], tensors: Sequence[Any]) -> None:
+def spread(array: Any, tensors: Sequence[Any]) -> None:
     for tensor, part in zip(tensors, split(array, tensors), strict=True):
         write(tensor, part)
 
 
 class Caller:
-    """Base class of the calls. Each call returns a Work, whose `wait()` raises the call's error. The calls
-    run in order on another thread, so the program must not use the tensors until it has waited."""
+    """Base class of the calls. Each call returns a Work, whose `wait()` raises the call's error.
+
+    Calls with CPU tensors run in order on another thread, so the program must not use the tensors until it
+    has waited. Calls with tensors of the device "tt" are instructions of the device's session."""
 
     def name(self) -> str:
         """Returns "teletensor"."""
         return "teletensor"
 
-    def _begin(self, member: Member, timeout: float) -> None:
-        self._member: Member | None = member
-        self._size, self._rank, self._timeout = member.size, member.rank, timeout
+    def _begin(
+        self, size: int, rank: int, timeout: float, member: Member | None, join: Callable[[], Member]
+    ) -> None:
+        """`member` is for CPU tensors; None if the group does not take them. `join` returns the member for
+        tensors of the device "tt", and is called when there are such tensors."""
+        self._member, self._join, self._left = member, join, False
+        self._on_device: Member | None = None
+        self._size, self._rank, self._timeout, self._pid = size, rank, timeout, os.getpid()
         self._posting = threading.Lock()
         self._posted: list[tuple[int, int, Work]] = []  # receives that have not begun: source, tag
 
     def _start(
         self, name: str, given: list[Any], result: list[Any], opts: Any, call: Callable[[Member], None]
     ) -> Work:
-        limit, member = _own_timeout(opts), self._joined(name)
+        limit, member = _own_timeout(opts), self._joined(name, [*given, *result])
         limit = limit if limit is not None and limit < self._timeout else None
         work = Work(f"{self.name()}:{name}", given, result, limit)
         member.put(work, lambda: call(member))
         return work
 
-    def _joined(self, name: str) -> Member:
-        if self._member is None:
+    def _joined(self, name: str, tensors: Sequence[Any]) -> Member:
+        """The member for the device of these tensors, or for CPU tensors if there are none."""
+        if self._left:
             raise RuntimeError(f"{name}: the process group has been destroyed")
-        if self._member.pid != os.getpid():
+        if self._pid != os.getpid():
             raise RuntimeError(f"{name}: the process group was made before this process was forked")
-        return self._member
+        if not tensors or not is_on_device(tensors[0]):
+            assert self._member is not None
+            return self._member
+        if self._on_device is None:
+            self._on_device = self._join()
+        return self._on_device
+
+    def _leave(self, drop: bool) -> None:
+        """Leaves the daemon's groups: at once with `drop`."""
+        self._left = True
+        for member in (self._on_device, self._member):
+            if member is not None:
+                member.end(drop)
+        self._on_device = self._member = None
 
     def _root(self, opts: Any) -> int:
         root = int(opts.rootRank)
@@ -83,7 +102,7 @@ class Caller:
             raise ValueError(f"rank {root} is not in a group of {self._size}")
         return root
 
-    def _reached(self, name: str, peer: int) -> Member:
+    def _reached(self, name: str, peer: int, tensors: Sequence[Any]) -> Member:
         """The member of the daemon's group, after checking that it can transfer data to and from that rank
         (-1: any rank)."""
         if self._size == 1 or peer == self._rank or not -1 <= peer < self._size:
@@ -91,7 +110,7 @@ class Caller:
                 f"{name}: rank {peer} is no other rank of a group of {self._size}, in which this process "
                 f"is rank {self._rank}"
             )
-        return self._joined(name)
+        return self._joined(name, tensors)
 
     def _listed(self, tensors: Any) -> list[Any]:
         if len(tensors) != self._size:

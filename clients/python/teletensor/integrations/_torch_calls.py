@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ._torch_caller import caller_line, one, spread
-from ._torch_data import check, joined, write
+from ._torch_data import check, joined, rows, write
 from ._torch_member import Member
 from ._torch_reductions import Reductions
 from ._torch_work import Work
 
-__all__ = ["Calls"]
+__all__ = ["CALLS", "Calls"]
+
+# The names under which PyTorch calls those functions that have tensors.
+CALLS = (
+    "broadcast", "allreduce", "allreduce_coalesced", "reduce", "allgather", "_allgather_base",
+    "all_gather_single", "allgather_coalesced", "allgather_into_tensor_coalesced",
+    "all_gather_single_coalesced", "gather", "scatter", "reduce_scatter", "_reduce_scatter_base",
+    "reduce_scatter_single", "reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced",
+    "alltoall", "alltoall_base", "all_to_all_single", "send", "recv", "recv_anysource",
+)  # fmt: skip
 
 
 class Calls(Reductions):
@@ -50,11 +57,11 @@ class Calls(Reductions):
         """As all_gather_single, for several tensors."""
         name = "all_gather_into_tensor"
         check(outputs, name)
-        rows = [
+        parts = [
             self._rows(f"{name}: output", output, input)
             for output, input in zip(outputs, inputs, strict=True)
         ]
-        return self._gathered(name, list(zip(*rows, strict=True)), inputs, opts)
+        return self._gathered(name, list(zip(*parts, strict=True)), inputs, opts)
 
     def _gathered(self, name: str, targets: Sequence[Any], inputs: list[Any], opts: Any) -> Work:
         """Writes the tensors of rank r into targets[r]."""
@@ -67,7 +74,7 @@ class Calls(Reductions):
 
         def call(member: Member) -> None:
             result = member.run("all_gather", joined(inputs, moved=True), self._size, site)
-            for row, of_rank in zip(np.split(result, self._size), targets, strict=True):
+            for row, of_rank in zip(rows(result, self._size), targets, strict=True):
                 spread(row, of_rank)
 
         return self._start(name, inputs, [tensor for of_rank in targets for tensor in of_rank], opts, call)
@@ -159,7 +166,7 @@ class Calls(Reductions):
         """Sends a tensor to a rank. The Work ends when the daemon has the tensor, which it keeps for the
         receiver."""
         check([one(tensors, "send")], "send")
-        member = self._reached("send", to)
+        member = self._reached("send", to, tensors)
         work = Work(f"{self.name()}:send", tensors)
         member.send(work, joined(tensors, moved=True), to, tag, caller_line())
         return work
@@ -167,12 +174,12 @@ class Calls(Reductions):
     def recv(self, tensors: list[Any], source: int, tag: int) -> Work:
         """Begins with `wait()`, `is_completed()` or `get_future()` of its Work."""
         check([one(tensors, "recv")], "recv")
-        return self._received(tensors, source, tag, self._reached("recv", source))
+        return self._received(tensors, source, tag, self._reached("recv", source, tensors))
 
     def recv_anysource(self, tensors: list[Any], tag: int) -> Work:
         """As recv, from any rank, which `source_rank` of the Work returns."""
         check([one(tensors, "recv")], "recv")
-        return self._received(tensors, -1, tag, self._reached("recv", -1))
+        return self._received(tensors, -1, tag, self._reached("recv", -1, tensors))
 
     def _received(self, tensors: list[Any], source: int, tag: int, member: Member) -> Work:
         site, like = caller_line(), joined([tensors[0].new_empty(0)], moved=True)
@@ -187,7 +194,7 @@ class Calls(Reductions):
                     earlier.begin()
             member.receive(work, like.dtype, tensors[0].numel(), source, tag, site, take)
 
-        def take(array: np.ndarray[Any, Any]) -> None:
+        def take(array: Any) -> None:
             write(tensors[0], array)
 
         name = "recv" if source >= 0 else "recvAnySource"

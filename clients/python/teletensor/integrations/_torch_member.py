@@ -1,10 +1,13 @@
-"""A process of a c10d group as a member of two groups of the daemon: one for collectives and one for
-transfers.
+"""A process of a c10d group as a member of groups of the daemon.
 
-Each group for collectives has a session of its own, so that groups do not wait for each other. The
+`Member` is for CPU tensors, and joins two groups: one for collectives and one for transfers. Each group for
+collectives has a session of its own, so that groups do not wait for each other. The
 transfers of all groups use two sessions of the process: one that sends, and one that receives and waits. In
 the daemon's group for the transfers of n processes, rank r sends, and rank n + r receives for the same
 process. So a send does not wait for a receive, and neither waits for a collective.
+
+`StreamMember` is for tensors of the device "tt", and joins one group in the session of the device. Its
+calls are instructions of that session, which later lines of the program follow.
 """
 
 from __future__ import annotations
@@ -12,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -20,14 +22,15 @@ import numpy as np
 
 from .. import _core
 from .._core import Tensor, ops
-from .._sessions.session import beside
+from .._sessions.session import beside, owner_of
 from .._tensors.arrays import DTYPES
 from .._tensors.convert import _download, _send
+from ..autograd import no_grad
 from ..distributed._group import ProcessGroup
 from ._torch_data import Elements
 from ._torch_work import Lane, Work
 
-__all__ = ["Alone", "Member"]
+__all__ = ["Alone", "Member", "StreamMember"]
 
 _CPU = _core.device("cpu")
 
@@ -70,15 +73,12 @@ def _released(used: _Transfers, drop: bool) -> None:
 
 
 class Member:
-    """Joins the daemon's groups, and waits for the other processes. `store` is the c10d store of this group
-    only. RankLostError (RuntimeError) if a process does not arrive within `timeout` seconds."""
+    """Joins the daemon's groups of this name, and waits for the other processes. RankLostError
+    (RuntimeError) if a process does not arrive within `timeout` seconds."""
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: float, label: str) -> None:
+    def __init__(self, name: str, rank: int, size: int, timeout: float) -> None:
         self.size, self.rank, self.pid, self._ended = size, rank, os.getpid(), False
         self._receives: set[Work] = set()  # receives that have begun and not ended
-        if rank == 0:
-            store.set("teletensor", f"torch {label[:40]} {uuid.uuid4().hex}")
-        name = store.get("teletensor").decode()
         with contextlib.ExitStack() as undo:
             self._lane = Lane(beside())
             undo.callback(self._lane.drop)
@@ -100,14 +100,13 @@ class Member:
         """Runs a call of one of the functions below after all earlier calls, and then ends the work."""
         self._lane.put(work, call)
 
-    def run(self, op: str, data: Elements, *attributes: Any, shape: tuple[int, ...] = (-1,)
-            ) -> np.ndarray[Any, Any]:
+    def run(self, op: str, data: Elements, *attributes: Any, shape: tuple[int, ...] = (-1,)) -> Any:
         """The elements of the op's result. `attributes` are those after the group; the operand is reshaped
         to `shape`."""
         operand = _send(self._lane.session, data.array.reshape(shape), _CPU, getattr(_core, data.dtype))
         return self._elements(ops[op](operand, self._group._number, *attributes), data.dtype)
 
-    def broadcast(self, data: Elements, root: int, site: str) -> np.ndarray[Any, Any] | None:
+    def broadcast(self, data: Elements, root: int, site: str) -> Any:
         """Returns the root's elements; on the root returns None when they have been sent."""
         if self.rank == root:
             operand = _send(self._lane.session, data.array, _CPU, getattr(_core, data.dtype))
@@ -116,7 +115,7 @@ class Member:
         result = ops["broadcast_from"](operand, self._group._number, root, site)
         return self._seen(result, data.dtype, self.rank != root)
 
-    def reduce_to(self, data: Elements, root: int, site: str) -> np.ndarray[Any, Any] | None:
+    def reduce_to(self, data: Elements, root: int, site: str) -> Any:
         """Returns the sum on the root; on other ranks returns None when the operation is done."""
         operand = _send(self._lane.session, data.array, _CPU, getattr(_core, data.dtype))
         result = ops["reduce_to"](operand, self._group._number, root, site)
@@ -148,7 +147,7 @@ class Member:
         lane.put(work, call)
 
     def receive(self, work: Work, dtype: str, count: int, source: int, tag: int, site: str,
-                take: Callable[[np.ndarray[Any, Any]], None]) -> None:
+                take: Callable[[Any], None]) -> None:
         """Passes the elements that `source` (-1: any process) sends with that tag to `take`, on another
         thread."""
         group = self._receiver
@@ -204,15 +203,14 @@ class Alone(Member):
             error = raised
         work.end(error)
 
-    def run(self, op: str, data: Elements, *attributes: Any, shape: tuple[int, ...] = (-1,)
-            ) -> np.ndarray[Any, Any]:
+    def run(self, op: str, data: Elements, *attributes: Any, shape: tuple[int, ...] = (-1,)) -> Any:
         """Returns the elements."""
         return data.array
 
     def broadcast(self, data: Elements, root: int, site: str) -> None:
         """Returns None."""
 
-    def reduce_to(self, data: Elements, root: int, site: str) -> np.ndarray[Any, Any]:
+    def reduce_to(self, data: Elements, root: int, site: str) -> Any:
         """Returns the elements."""
         return data.array
 
@@ -221,3 +219,63 @@ class Alone(Member):
 
     def end(self, drop: bool = False) -> None:
         """Does nothing, because there are no other processes."""
+
+
+class StreamMember(Alone):
+    """Joins the daemon's group of this name in the session of the device "tt", without waiting. Each call
+    is issued at once. Its errors are raised when the program reads a value, with the line of the call."""
+
+    def __init__(self, name: str, rank: int, size: int, timeout: float) -> None:
+        self.size, self.rank, self.pid = size, rank, os.getpid()
+        session = owner_of(_core.torch_session())
+        self._group = ProcessGroup(name, "teletensor", range(size), rank, timeout, session)
+
+    def put(self, work: Work, call: Callable[[], None]) -> None:
+        """Issues the call in the session of the device."""
+        session = self._group._session
+        assert session is not None
+        with session.as_current(), no_grad():
+            super().put(work, call)
+
+    def run(self, op: str, data: Elements, *attributes: Any, shape: tuple[int, ...] = (-1,)) -> Any:
+        """The elements of the op's result. The last attribute is the source line."""
+        *others, site = attributes
+        operand = data.array.cpu().reshape(shape)
+        return self._group.issue(op, operand, *others, line=site).reshape(-1)
+
+    def broadcast(self, data: Elements, root: int, site: str) -> Any:
+        """Returns the root's elements; None on the root."""
+        result = self.run("broadcast_from", data, root, site)
+        return None if self.rank == root else result
+
+    def reduce_to(self, data: Elements, root: int, site: str) -> Any:
+        """Returns the sum on the root; None on other ranks."""
+        result = self.run("reduce_to", data, root, site)
+        return result if self.rank == root else None
+
+    def send(self, work: Work, data: Elements, to: int, tag: int, site: str) -> None:
+        """Sends the elements, which the daemon keeps for the receiver."""
+        def call() -> None:
+            self._group._sent = True
+            self._group.issue("send_to", data.array.cpu(), to, tag, line=site)
+
+        self.put(work, call)
+
+    def receive(self, work: Work, dtype: str, count: int, source: int, tag: int, site: str,
+                take: Callable[[Any], None]) -> None:
+        """Passes the elements that `source` (-1: any process) sends with that tag to `take`."""
+        def call() -> None:
+            like = self._group._zero.cpu().new_empty((count,), dtype=getattr(_core, dtype))
+            data, work.source = self._group.issue("receive_from", like, source, tag, line=site)
+            take(data)
+
+        self.put(work, call)
+
+    def end(self, drop: bool = False) -> None:
+        """Leaves the group. Later commands of the session wait until everything that this process has sent
+        has been received, except with `drop`. Does nothing in a process that was forked."""
+        if self.pid != os.getpid() or self._group._left:
+            return
+        self._group._sent = self._group._sent and not drop
+        with contextlib.suppress(RuntimeError):  # the session is lost
+            self._group._leave()

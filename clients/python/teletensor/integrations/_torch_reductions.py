@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ._torch_caller import Caller, caller_line, one, spread
-from ._torch_data import Elements, check, joined, write
+from ._torch_data import Elements, check, joined, rows, write
 from ._torch_member import Member
 from ._torch_work import Work
 
@@ -38,7 +36,7 @@ def _reduction(opts: Any) -> bool | str:
     raise NotImplementedError(f"the backend teletensor has no reduction {op}")
 
 
-def _reduced(member: Member, data: Elements, reduction: bool | str, site: str) -> np.ndarray[Any, Any]:
+def _reduced(member: Member, data: Elements, reduction: bool | str, site: str) -> Any:
     return member.run("all_combine" if isinstance(reduction, str) else "all_reduce", data, reduction, site)
 
 
@@ -112,10 +110,10 @@ class Reductions(Caller):
         def call(member: Member) -> None:
             data = joined([part for of_rank in zip(*inputs, strict=True) for part in of_rank], moved=False)
             if isinstance(reduction, str):
-                result = np.split(member.run("all_combine", data, reduction, site), self._size)[self._rank]
+                result = rows(member.run("all_combine", data, reduction, site), self._size)[self._rank]
             else:
-                rows = (self._size, data.array.size // self._size)
-                result = member.run("reduce_scatter", data, reduction, site, shape=rows)
+                shape = (self._size, data.numel // self._size)
+                result = member.run("reduce_scatter", data, reduction, site, shape=shape)
             spread(result, outputs)
 
         return self._start(name, [part for of_all in inputs for part in of_all], outputs, opts, call)

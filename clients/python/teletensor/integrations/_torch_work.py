@@ -28,10 +28,11 @@ _AT_THE_END = 5.0  # seconds to wait for a thread whose session has ended
 
 
 class Work(_Work):  # type: ignore[misc]
-    """A call that runs on another thread: its name, and the tensors that it reads and writes. `limit` is
-    the number of seconds after which waiting for it raises an error; None means that the daemon decides.
-    `begin` starts the call, if it should start only when a function of the Work is first called. PyTorch's
-    profiler shows the call as an event with its name."""
+    """A call that runs on another thread, or that has been issued in the session of the device "tt", where
+    later lines see its results: its name, and the tensors that it reads and writes. `limit` is the number
+    of seconds after which waiting for it raises an error; None means that the daemon decides. `begin`
+    starts the call, if it should start only when a function of the Work is first called. PyTorch's profiler
+    shows the call as an event with its name."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class Work(_Work):  # type: ignore[misc]
         self._error: BaseException | None = None
         self._lock = threading.Lock()
         self._futures: list[Any] = []
-        self.source = -1  # the rank from which a receive got its data
+        self.source: Any = -1  # the rank from which a receive got its data, or a tensor with it
 
     def end(self, error: BaseException | None = None) -> None:
         """Marks the call as ended, or as failed with that error."""
@@ -61,8 +62,8 @@ class Work(_Work):  # type: ignore[misc]
             self._error = error
             self._ended.set()
             waiting, self._futures = self._futures, []
-        for future in waiting:
-            future.set_result(None)
+        if waiting:  # on a thread of its own, because a callback may wait for later calls
+            _thread.start_new_thread(_complete, (waiting,))
 
     def begin(self) -> None:
         begin, self._begin = self._begin, None
@@ -111,16 +112,18 @@ class Work(_Work):  # type: ignore[misc]
     def source_rank(self) -> int:
         """Waits for the call; returns the rank from which this receive got its data."""
         self.wait()
-        if self.source < 0:
+        source = int(self.source)
+        if source < 0:
             raise RuntimeError(f"{self._what} is no receive, so it has no source rank")
-        return self.source
+        return source
 
     _source_rank = source_rank
 
     def get_future(self) -> Any:
         """A torch.futures.Future of the tensors, which fails if the call does."""
         self.begin()
-        raw: Any = torch.futures.Future()
+        devices = {tensor.device for tensor in self._result if tensor.device.type != "cpu"}
+        raw: Any = torch.futures.Future(devices=[*devices])
 
         def checked(_: Any) -> list[Any]:
             if self._error is not None:
@@ -134,6 +137,12 @@ class Work(_Work):  # type: ignore[misc]
                 return future
         raw.set_result(None)
         return future
+
+
+def _complete(futures: list[Any]) -> None:
+    """Calls the callbacks of the futures."""
+    for future in futures:
+        future.set_result(None)
 
 
 class Lane:

@@ -15,6 +15,7 @@ one warning for each name: `fallbacks` lists them, and `strict` makes them error
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any as _Any
@@ -48,6 +49,8 @@ def _begin() -> None:
     # A backward runs in the thread that calls it: its commands have the line of that call.
     _torch.autograd.set_multithreading_enabled(False)
     _printing.install(_torch)
+    if _torch.distributed.is_available():
+        importlib.import_module("..integrations.torch_backend", __name__)  # registers it
 
 
 _begin()

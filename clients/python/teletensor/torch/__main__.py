@@ -1,6 +1,9 @@
-"""`python -m teletensor.torch [--as-cuda] script.py [argument ...]`, or `-m module` in place of the script.
+"""`python -m teletensor.torch [--as-cuda[=GPUS]] script.py [argument ...]`, or `-m module` in place of the
+script.
 
-Runs a PyTorch program with the device "tt". With --as-cuda the program's "cuda" is that device.
+Runs a PyTorch program with the device "tt". With --as-cuda the program's "cuda" is that device. The program
+sees GPUS GPUs, by default one for each process that torchrun has started on this machine; all of them are
+the one device.
 """
 
 from __future__ import annotations
@@ -9,12 +12,13 @@ import os
 import runpy
 import sys
 
-USAGE = "usage: python -m teletensor.torch [--as-cuda] (script.py | -m module) [argument ...]"
+USAGE = "usage: python -m teletensor.torch [--as-cuda[=GPUS]] (script.py | -m module) [argument ...]"
 
 
 def main(words: list[str]) -> None:
     """Runs the program that the words name, in this process."""
-    as_cuda = words[:1] == ["--as-cuda"]
+    option, _, gpus = words[0].partition("=") if words else ("", "", "")
+    as_cuda = option == "--as-cuda" and (gpus.isdecimal() and int(gpus) > 0 or words[0] == option)
     words = words[as_cuda:]
     is_module = words[:1] == ["-m"]
     words = words[is_module:]
@@ -25,7 +29,7 @@ def main(words: list[str]) -> None:
     if as_cuda:
         from . import _as_cuda
 
-        _as_cuda.install()
+        _as_cuda.install(int(gpus or os.environ.get("LOCAL_WORLD_SIZE", "1")))
     sys.argv = words
     if is_module:
         sys.path[0] = os.getcwd()

@@ -1,11 +1,15 @@
 """Makes programs that say "cuda" compute on the device "tt": `python -m teletensor.torch --as-cuda`.
 
-Names of devices are replaced where PyTorch's functions take them, and `torch.cuda` answers as for one GPU.
+Names of devices are replaced where PyTorch's functions take them, and `torch.cuda` answers as for one GPU,
+or as for a given number of them, all of which are the device "tt". The backends "nccl" and "gloo" of
+torch.distributed use the device's backend for it.
 """
 
 from __future__ import annotations
 
 import functools
+import multiprocessing.spawn
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,17 +20,38 @@ from . import _device
 __all__ = ["install"]
 
 _Real = torch.device
+_count = 1  # the number of GPUs that the program sees
+
+# The backends of a program as those of the device.
+_BACKENDS = {"nccl": "tt:teletensor", "gloo": "cpu:gloo,tt:teletensor"}
+
+
+def _index(index: int) -> int:
+    """The index of the device "tt" for that of a GPU; other numbers are left, for an error that names
+    them."""
+    return 0 if 0 <= index < _count else index
 
 
 def _moved(value: Any) -> Any:
     """The same argument with "tt" in place of "cuda"."""
-    if isinstance(value, str) and (value == "cuda" or value.startswith("cuda:")):
-        return "tt" + value[4:]
-    if isinstance(value, _Real) and value.type == "cuda":
-        return _Real("tt", value.index or 0)
+    if isinstance(value, str) and (found := re.fullmatch(r"cuda(?::(\d+))?", value)):
+        return "tt" if found[1] is None else f"tt:{_index(int(found[1]))}"
+    if isinstance(value, _Real) and (value.type == "cuda" or value.type == "tt" and value.index):
+        return _Real("tt", _index(value.index or 0))
     if isinstance(value, dict) and all(isinstance(each, (str, _Real)) for each in value):
         return {_moved(key): _moved(each) for key, each in value.items()}  # a map_location
     return value
+
+
+def _placed(value: Any) -> Any:
+    """As _moved(), for an argument that is a device, where a number is that of a GPU."""
+    return _Real("tt", _index(value)) if type(value) is int else _moved(value)
+
+
+def _named(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name, with "tt" in place of "cuda"."""
+    return {key: (_placed if key in ("device", "device_id") else _moved)(value)
+            for key, value in kwargs.items()}
 
 
 def _moving(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,7 +59,17 @@ def _moving(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*map(_moved, args), **{key: _moved(value) for key, value in kwargs.items()})
+        return function(*map(_moved, args), **_named(kwargs))
+
+    return call
+
+
+def _placing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose arguments may name "cuda" or be the number of a GPU."""
+
+    @functools.wraps(function, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*map(_placed, args), **_named(kwargs))
 
     return call
 
@@ -48,7 +83,7 @@ class _StandIn(type):
         return isinstance(value, cls.real)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return cls.real(*map(_moved, args), **{key: _moved(value) for key, value in kwargs.items()})
+        return _moved(cls.real(*map(_moved, args), **_named(kwargs)))
 
 
 class _Device(metaclass=_StandIn):
@@ -123,15 +158,49 @@ def _default_type(of: Callable[..., Any]) -> Callable[..., Any]:
     return set_default_tensor_type
 
 
-def _without_nccl(of: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(of)
-    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
-        if "nccl" in str(backend):
-            raise RuntimeError("tt: the device has no backend of torch.distributed, and NCCL needs GPUs in "
-                               "this process: see teletensor.distributed")
-        of(backend, *args, **kwargs)
+def _backend(name: Any) -> Any:
+    """A program's backend as that of the device."""
+    if not isinstance(name, str):
+        return name
+    found = name.lower()
+    return _BACKENDS.get(found) or re.sub("cuda:(nccl|gloo)", "tt:teletensor", found)
 
-    return init_process_group
+
+def _with_backend(of: Callable[..., Any], position: int) -> Callable[..., Any]:
+    """A function of torch.distributed, whose argument at this position is a backend."""
+
+    @functools.wraps(of)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = [_backend(value) if at == position else _moved(value) for at, value in enumerate(args)]
+        if "backend" in kwargs:
+            kwargs["backend"] = _backend(kwargs["backend"])
+        return of(*given, **_named(kwargs))
+
+    return call
+
+
+def _get_backend(of: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.distributed.get_backend, which returns the program's name."""
+
+    @functools.wraps(of)
+    def get_backend(group: Any = None) -> str:
+        found: str = of(group)
+        names = {own: name for name, own in _BACKENDS.items()}
+        return names.get(found) or found.replace("tt:teletensor", "cuda:nccl")
+
+    return get_backend
+
+
+def _in_children(of: Callable[..., Any]) -> Callable[..., Any]:
+    """The command of a process that multiprocessing starts, in which the names are replaced as well."""
+    before = "from multiprocessing.spawn import spawn_main"
+
+    @functools.wraps(of)
+    def get_command_line(**kwargs: Any) -> list[Any]:
+        own = f"from teletensor.torch import _as_cuda; _as_cuda.install({_count}); {before}"
+        return [word.replace(before, own) if isinstance(word, str) else word for word in of(**kwargs)]
+
+    return get_command_line
 
 
 class _Graph:
@@ -166,16 +235,17 @@ def _answers() -> dict[str, Any]:
     """Names of torch.cuda."""
     return {
         "is_available": lambda: True, "is_initialized": lambda: True, "init": _nothing,
-        "device_count": _device.device_count, "current_device": _device.current_device,
-        "set_device": lambda device: _device.set_device(_moved(device)),
-        "device": lambda device: _device.device(_moved(device)),
+        "device_count": lambda: _count, "current_device": _device.current_device,
+        "set_device": _placing(_device.set_device), "device": _placing(_device.device),
         "get_device_name": _device.get_device_name, "get_arch_list": lambda: ["sm_80"],
         "get_device_capability": _device.get_device_capability,
         "get_device_properties": _device.get_device_properties, "device_of": _device.device_of,
         "synchronize": _device.synchronize, "empty_cache": _device.empty_cache, "ipc_collect": _nothing,
-        "memory_allocated": _device.memory_allocated, "memory_reserved": _device.memory_reserved,
-        "max_memory_allocated": _device.max_memory_allocated, "mem_get_info": _device.mem_get_info,
-        "max_memory_reserved": _device.max_memory_reserved, "memory_stats": _device.memory_stats,
+        "memory_allocated": _placing(_device.memory_allocated),
+        "memory_reserved": _placing(_device.memory_reserved),
+        "max_memory_allocated": _placing(_device.max_memory_allocated),
+        "max_memory_reserved": _placing(_device.max_memory_reserved),
+        "mem_get_info": _device.mem_get_info, "memory_stats": _device.memory_stats,
         "reset_peak_memory_stats": _device.reset_peak_memory_stats,
         "reset_max_memory_allocated": _device.reset_peak_memory_stats,
         "memory_summary": _device.memory_summary,
@@ -217,8 +287,22 @@ def _first_is_device(function: Callable[..., Any]) -> Callable[..., Any]:
     return to_cuda
 
 
-def install() -> None:
-    """Replaces the names, for the rest of the process."""
+def _distributed() -> None:
+    """Replaces the names of torch.distributed."""
+    distributed, meshes = torch.distributed, torch.distributed.device_mesh
+    distributed.init_process_group = _with_backend(distributed.init_process_group, 0)
+    distributed.new_group = _with_backend(distributed.new_group, 2)
+    distributed.get_backend = _get_backend(distributed.get_backend)
+    distributed.is_nccl_available = lambda: True
+    _patch(meshes.DeviceMesh, "__init__")
+    _patch(meshes, "init_device_mesh")
+    distributed.init_device_mesh = meshes.init_device_mesh
+
+
+def install(count: int) -> None:
+    """Replaces the names, for the rest of the process. The program sees that number of GPUs."""
+    global _count
+    _count = count
     from torch.utils._device import _device_constructors
 
     for constructor in _device_constructors():
@@ -231,8 +315,10 @@ def install() -> None:
     _patch(torch.fft, "fftfreq", "rfftfreq")
     torch.set_default_tensor_type = _default_type(torch.set_default_tensor_type)
     torch.compile = _compiled(torch.compile)
-    _patch(torch.Tensor, "to", "new_tensor", "new_empty", "new_zeros", "new_ones", "new_full")
-    _patch(torch.nn.Module, "to", "to_empty")
+    torch.Tensor.to = _placing(torch.Tensor.to)
+    torch.nn.Module.to = _placing(torch.nn.Module.to)
+    _patch(torch.Tensor, "new_tensor", "new_empty", "new_zeros", "new_ones", "new_full")
+    _patch(torch.nn.Module, "to_empty")
     torch.nn.Module.cuda = _first_is_device(torch.nn.Module.cuda)
     torch.Tensor.cuda = _first_is_device(torch.Tensor.cuda)
     torch.Tensor.is_cuda = property(lambda self: self.device.type == "tt")
@@ -242,8 +328,8 @@ def install() -> None:
     # With one device nn.DataParallel calls its module.
     torch.nn.parallel.data_parallel._get_available_device_type = lambda: None
     if torch.distributed.is_available():
-        torch.distributed.init_process_group = _without_nccl(torch.distributed.init_process_group)
-        torch.distributed.is_nccl_available = lambda: False
+        _distributed()
+    multiprocessing.spawn.get_command_line = _in_children(multiprocessing.spawn.get_command_line)
     for owner in (torch.autocast, torch.amp.GradScaler):
         _patch(owner, "__init__")
     _patch(torch, "is_autocast_enabled", "get_autocast_dtype")

@@ -117,6 +117,9 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& to) {
 }
 at::Scalar local_scalar_dense(const at::Tensor& self) { return on_cpu(self).item(); }
 
+// The device frees memory in the order of its one stream.
+void record_stream(at::Tensor&, c10::Stream) {}
+
 // Room for what the tensor shows; the storage grows where it is too small.
 void make_room(const at::Tensor& self) {
   const std::size_t bytes = at::detail::computeStorageNbytes(
@@ -237,6 +240,7 @@ PyObject* begin(PyObject*, PyObject* arguments) {
   aten->impl("unfold", TORCH_FN(at::native::unfold));
   aten->impl("view_as_real", TORCH_FN(at::native::view_as_real));
   aten->impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
+  aten->impl("record_stream", TORCH_FN(record_stream));
   aten->impl("is_set_to", TORCH_FN(at::native::is_set_to));
   aten->impl("_copy_from", TORCH_FN(copy_from));
   aten->impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));

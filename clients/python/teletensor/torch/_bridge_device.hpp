@@ -11,6 +11,9 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <sys/mman.h>
 #include <torch/csrc/Exceptions.h>
+#if TT_DISTRIBUTED  // whether torch has torch.distributed
+#include <torch/csrc/distributed/c10d/reducer_timer.hpp>
+#endif
 
 #include <bit>
 #include <chrono>
@@ -423,3 +426,22 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 };
 
 }  // namespace
+
+#if TT_DISTRIBUTED
+namespace c10d {
+namespace {
+// The times of a step in the log of DistributedDataParallel: those at which the program has issued
+// it.
+class IssueTimer final : public Timer {
+ public:
+  explicit IssueTimer(c10::Device) {}
+  std::optional<int64_t> measureDifference(Event start, Event end) override {
+    const int64_t from = getTimeRef(start), to = getTimeRef(end);
+    if (from == kUnsetTime || to == kUnsetTime || to < from) return std::nullopt;
+    return to - from;
+  }
+};
+C10_REGISTER_TYPED_CLASS(TimerRegistry, c10::kPrivateUse1, IssueTimer);
+}  // namespace
+}  // namespace c10d
+#endif

@@ -41,7 +41,8 @@ def cache_folder() -> Path:
 
 def _key(torch: Any) -> str:
     found = hashlib.sha256()
-    for part in (torch.__version__, str(torch.compiled_with_cxx11_abi()), sys.version, __version__):
+    for part in (torch.__version__, str(torch.compiled_with_cxx11_abi()),
+                 str(torch.distributed.is_available()), sys.version, __version__):
         found.update(part.encode() + b"\0")
     for source in _SOURCES:
         found.update(source.read_bytes())
@@ -64,6 +65,7 @@ def _compile(torch: Any, target: Path) -> None:
     command = [
         _compiler(), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        f"-DTT_DISTRIBUTED={int(torch.distributed.is_available())}",
         f"-I{root / 'include'}", f"-I{root / 'include/torch/csrc/api/include'}",
         f"-I{sysconfig.get_paths()['include']}", f"-I{_HERE}",
         str(_SOURCES[0]), "-o", str(unfinished),

@@ -86,6 +86,11 @@ def _is_in_bad_fork() -> bool:
     return _bytes.began_in not in (0, os.getpid())
 
 
+def _is_in_use() -> bool:
+    """Returns whether this process has used the device."""
+    return _bytes.began_in == os.getpid()
+
+
 def device_count() -> int:
     """1: the daemon's first GPU, or its CPU."""
     return 1
