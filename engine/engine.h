@@ -74,6 +74,7 @@ struct SessionOptions {
   double weight = 1;      // weight of the user's share, used if the user has no other session yet
   bool publishes = true;  // the session may share tensors under the user's name
   program::Amounts limits = program::kUsualLimits;
+  bool templates = true;  // instructions that the client repeats run together
 };
 
 // Totals of the transfers between memory and disk, or between a device and the host, since the
@@ -208,6 +209,8 @@ struct Load {
   double wait_seconds = 0;
   std::uint64_t lane_ns = 0;  // time used so far, summed over all lanes
   std::size_t ahead = 0;      // number of sessions that wait for a lane and will be served earlier
+  // The number of commands so far that were recognised as repetitions and ran together.
+  std::uint64_t repeated = 0;
 };
 
 class Session {

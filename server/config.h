@@ -89,6 +89,7 @@ struct Config {
   int sim_devices = 0;
   std::uint64_t sim_memory = 1ull << 30;
   bool sim_null = false;
+  bool templates = true;  // engine::SessionOptions::templates
   int max_sessions = 64;
   // Seconds after which a session without a client leaves its groups.
   double rank_grace_seconds = 30;

@@ -262,6 +262,7 @@ int main(int argc, char** argv) {
     }
   }
   options.limits.sessions = static_cast<std::size_t>(config.max_sessions);
+  options.limits.templates = config.templates;
   options.limits.rank_grace =
       std::chrono::milliseconds(static_cast<std::int64_t>(config.rank_grace_seconds * 1000));
   options.limits.stall =

@@ -11,6 +11,7 @@
 #include "engine/autograd/declared.h"
 #include "engine/autograd/graph.h"
 #include "engine/autograd/known/known_call.h"
+#include "engine/autograd/known/templates.h"
 #include "engine/autograd/names.h"
 #include "engine/autograd/snapshot/image.h"
 #include "engine/autograd/snapshot/inventory.h"
@@ -34,6 +35,10 @@ Status unknown(HandleId id) {
   // Ids are below 2^62, so this one is a distance that leads beyond the first id.
   if (id >> 62 != 0) return Status(Code::kNotFound, "the handle is unknown: it was never made");
   return Status(Code::kNotFound, "handle " + std::to_string(id) + " is unknown or released");
+}
+
+Status no_program(std::uint64_t id) {
+  return Status(Code::kNotFound, "program " + std::to_string(id) + " is not defined");
 }
 
 }  // namespace
@@ -64,6 +69,10 @@ class Front::Impl final : public Issuer {
     if (status.ok() || !thin || status.code() == Code::kInternal) return status;
     refuse(command, status);
     return {};
+  }
+
+  std::size_t repeat(std::uint64_t seq, std::span<const program::Command> commands) {
+    return templates_.execute(seq, commands);
   }
 
   bool busy() const { return backward_ != nullptr; }
@@ -643,9 +652,6 @@ class Front::Impl final : public Issuer {
     return {};
   }
   Status run(program::Refused& c) { return {c.code, c.text}; }
-  static Status no_program(std::uint64_t id) {
-    return Status(Code::kNotFound, "program " + std::to_string(id) + " is not defined");
-  }
   std::chrono::nanoseconds time_to_check() const {
     const std::uint64_t all = std::min(limits_.plan_ms, kDayMs) * 1'000'000;
     return std::chrono::nanoseconds(all - std::min(all, totals_.checked_ns));
@@ -671,6 +677,7 @@ class Front::Impl final : public Issuer {
   Graph graph_;
   const ops::OpId relayout_, copy_;
   Names names_;
+  Templates templates_{graph_, names_, sink_};
   KeptNames kept_;
   // Always empty on the daemon; used by a trace's replay.
   std::unordered_map<HandleId, HandleRef> strangers_;
@@ -696,6 +703,9 @@ Front::Front(const ops::Catalog& catalog, Sink* sink, const program::Amounts& li
 Front::~Front() = default;
 Status Front::execute(std::uint64_t seq, program::Command&& command, bool thin) {
   return impl_->execute(seq, std::move(command), thin);
+}
+std::size_t Front::repeat(std::uint64_t seq, std::span<const program::Command> commands) {
+  return impl_->repeat(seq, commands);
 }
 void Front::kept_contents(std::unordered_set<const void*>& contents) const {
   impl_->kept_contents(contents);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -22,6 +23,11 @@
 #include "engine/program/interner.h"
 #include "engine/program/inventory.h"
 #include "engine/program/program.h"
+
+namespace teletensor::program {
+class Template;
+struct TemplateCall;
+}  // namespace teletensor::program
 
 namespace teletensor::autograd {
 
@@ -72,6 +78,16 @@ class Sink {
   }
   virtual void join(std::uint64_t seq, program::Join join) { (void)seq, (void)join; }
   virtual void leave(std::uint64_t seq, std::uint64_t group) { (void)seq, (void)group; }
+  // Prepares a template, and returns its number of steps; or else returns the number of its first
+  // steps that can be a template.
+  virtual std::size_t prepare(program::Template& repeated) {
+    (void)repeated;
+    return 0;
+  }
+  // Queues a repetition of a template. Its last instruction is that of command `last_seq`.
+  virtual void repeat(std::unique_ptr<program::TemplateCall>&& call, std::uint64_t last_seq) {
+    (void)call, (void)last_seq;
+  }
   // Queues the run of a program.
   virtual core::Status call(std::uint64_t seq, program::Invocation invocation) {
     (void)seq, (void)invocation;
@@ -107,6 +123,11 @@ class Front {
   // mirror disagrees with the daemon; the session ends. With `thin`, a refused command is reported
   // as a late error instead: the ids that it declares fail, and nothing else changes.
   core::Status execute(std::uint64_t seq, program::Command&& command, bool thin = false);
+  // Executes the first of these commands together if the client repeats them (Templates). Returns
+  // how many it has executed; after 0, the first one must be executed by execute(). The effects are
+  // the same, except that handles which the commands make and release never exist. Precondition:
+  // not busy(), and the client is not thin.
+  std::size_t repeat(std::uint64_t seq, std::span<const program::Command> commands);
   // A Backward may issue more instructions than the queue has room for. While busy(), call resume()
   // before the next execute(); each call issues the instructions of about `nodes` tape nodes.
   bool busy() const;

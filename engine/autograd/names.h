@@ -24,6 +24,15 @@ class Names {
     return live_chunks_ * sizeof(Chunk) + refused_.size() * kRefusedBytes;
   }
   void skip_to(HandleId next) { next_ = std::max(next_, next); }
+  // Assigns the next ids to no handle.
+  void skip(std::uint64_t count) {
+    next_ += count;
+    // The last chunk may have waited for a handle with one of these ids.
+    const std::size_t last = chunks_.size();
+    if (last > 0 && chunks_[last - 1] && chunks_[last - 1]->alive == 0 && is_over(last - 1)) {
+      drop_chunk(last - 1);
+    }
+  }
 
   void add(HandleRef h) {
     const HandleId id = next_++;
@@ -53,7 +62,8 @@ class Names {
   }
   std::vector<HandleId> all() const {
     std::vector<HandleId> ids;
-    for (HandleId id = first_; id < next_;) {
+    const HandleId end = std::min<HandleId>(next_, first_ + chunks_.size() * kChunk);
+    for (HandleId id = first_; id < end;) {
       if (!chunks_[(id - first_) / kChunk]) {
         id += kChunk - (id - first_) % kChunk;
       } else {
@@ -97,9 +107,11 @@ class Names {
     std::array<HandleRef, kChunk> handles;
     std::size_t alive = 0;
   };
+  // Returns true if all ids of the chunk are assigned.
+  bool is_over(std::size_t at) const { return next_ - first_ >= (at + 1) * kChunk; }
   // Frees a chunk without handles, unless it will get more.
   void drop_chunk(std::size_t at) {
-    if (at + 1 < chunks_.size() || next_ - first_ == chunks_.size() * kChunk) {
+    if (at + 1 < chunks_.size() || is_over(at)) {
       chunks_[at].reset();
       --live_chunks_;
     }

@@ -15,6 +15,7 @@
 
 #include "engine/autograd/front.h"
 #include "engine/engine.h"
+#include "engine/program/template.h"
 #include "engine/runtime/back/back.h"
 #include "engine/session/charge.h"
 
@@ -43,6 +44,12 @@ class Bookkeeping {
   bool fits(const program::Command* next) const {
     return (limits_.handles == 0 || handles_fit(next)) &&
            (limits_.tape_bytes == 0 || tape_bytes() <= limits_.tape_bytes);
+  }
+  // Returns true if it stays within these limits with any repetition of a template.
+  bool fits_template() const {
+    constexpr std::uint64_t kMost = program::Template::kMaxSteps, kBytes = 1024;
+    return (limits_.handles == 0 || front_.handles() + kMost < limits_.handles) &&
+           (limits_.tape_bytes == 0 || tape_bytes() + kMost * kBytes < limits_.tape_bytes);
   }
   // Makes the queue refuse instructions if the session exceeds its limits or the account refuses,
   // and accept them again otherwise. Returns an error if the session ends with the command `seq`.

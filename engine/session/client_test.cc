@@ -66,12 +66,13 @@ std::vector<engine::LateError> Listener::take_errors() {
 }
 
 Client::Client(Daemon& daemon, core::Device device, std::uint64_t quota,
-               const program::Amounts& limits)
+               const program::Amounts& limits, bool templates)
     : daemon(daemon), device(device) {
   engine::SessionOptions options;
   options.memory_quota = quota;
   options.name = "test";
   options.limits = limits;
+  options.templates = templates;
   session = std::move(*daemon.host->open(options, &listener));
 }
 

@@ -56,7 +56,7 @@ struct Listener : engine::SessionListener {
 class Client {
  public:
   explicit Client(Daemon& daemon, core::Device device = kSimDevice, std::uint64_t quota = 0,
-                  const program::Amounts& limits = program::kUsualLimits);
+                  const program::Amounts& limits = program::kUsualLimits, bool templates = true);
 
   // Commands are collected until send() or a call that waits. All tensors are f32; omitted
   // attributes have their defaults.

@@ -1,6 +1,7 @@
 #include "engine/session/frame_consumer.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -88,13 +89,16 @@ bool FrameConsumer::consume_frame(Status& status) {
         return true;
       }
     }
-    if (status = consume_command(); !status.ok()) {
+    const std::size_t before = frame_.position;
+    if (status = consume_commands(); !status.ok()) {
       status = at_command(frame_.consumed() + 1, status);
       back_.queue().take_back(frame_.consumed());
       publish();
       return true;
     }
-    if (++unpublished >= kCommandsPerPublish) {
+    // A part of a command counts as one.
+    unpublished += std::max(1, static_cast<int>(frame_.position - before));
+    if (unpublished >= kCommandsPerPublish) {
       publish();
       unpublished = 0;
     }
@@ -122,16 +126,28 @@ bool may_meet(const ops::Catalog& catalog, const program::Command& command) {
 
 }  // namespace
 
-Status FrameConsumer::consume_command() {
+// Executes the next command, or continues it, or executes several commands that repeat a template.
+Status FrameConsumer::consume_commands() {
   if (stops_ && !front_.busy() && may_meet(back_.executor().catalog(), *next_command())) {
     core::MutexLock lock(mu_);
     may_go_ = false;
   }
+  std::size_t repeated = 0;
   Status status = core::with_memory("a session's names", [&] {
     if (front_.busy()) return front_.resume(kNodesPerResume);
-    return front_.execute(frame_.consumed() + 1, std::move(frame_.commands[frame_.position]),
-                          frame_.thin);
+    const std::uint64_t seq = frame_.consumed() + 1;
+    if (may_repeat()) {
+      repeated = front_.repeat(seq, std::span(frame_.commands).subspan(frame_.position));
+      if (repeated > 0) return Status();
+    }
+    return front_.execute(seq, std::move(frame_.commands[frame_.position]), frame_.thin);
   });
+  if (repeated > 0) {
+    repeated_.store(this->repeated() + repeated, std::memory_order_relaxed);
+    frame_.position += repeated;
+    return status;
+  }
+  if (std::holds_alternative<program::Join>(frame_.commands[frame_.position])) forbid_templates();
   if (status.ok() && !front_.busy()) ++frame_.position;
   return status;
 }

@@ -48,9 +48,14 @@ class FrameConsumer {
                              std::function<void(core::Status)> done) = 0;
   };
 
+  // With `templates`, commands that the client repeats are executed together (autograd/known/).
   FrameConsumer(autograd::Front& front, runtime::Back& back, Bookkeeping& bookkeeping,
-                Session* session)
-      : front_(front), back_(back), bookkeeping_(bookkeeping), session_(session) {}
+                Session* session, bool templates)
+      : front_(front),
+        back_(back),
+        bookkeeping_(bookkeeping),
+        session_(session),
+        templates_(templates) {}
 
   // ---- The frame. The session calls these functions only while no frame is being consumed.
 
@@ -81,10 +86,15 @@ class FrameConsumer {
   void publish_counts();
   // Sets the state of a restored session.
   void begin_at(std::uint64_t completed) { forgotten_ = completed; }
+  // From now on all commands are executed one by one. A session in a group calls this: its commands
+  // may have to wait for other ranks, one at a time.
+  void forbid_templates() { templates_ = false; }
 
   // Counts of the front end when it last published them. Any thread.
   std::size_t handles() const { return handles_.load(std::memory_order_relaxed); }
   program::Amounts amounts() const;
+  // The number of commands that were executed as repetitions of templates. Any thread.
+  std::uint64_t repeated() const { return repeated_.load(std::memory_order_relaxed); }
 
   // ---- Stops before each command, for a snapshot of all groups. Any thread.
 
@@ -105,7 +115,12 @@ class FrameConsumer {
   bool try_take_front() { return !front_taken_.exchange(true, std::memory_order_acq_rel); }
   void run();
   bool consume_frame(core::Status& status);
-  core::Status consume_command();
+  core::Status consume_commands();
+  // Returns true if the next commands may be executed together.
+  bool may_repeat() const {
+    return templates_ && !frame_.thin && !stops_ && !back_.queue().refusing() &&
+           bookkeeping_.fits_template();
+  }
   bool pause();
   void set_blocked(bool blocked);
   void finish_frame(core::Status status) noexcept;
@@ -123,6 +138,8 @@ class FrameConsumer {
   // The front end knows that all commands up to this one have run.
   std::atomic<std::uint64_t> forgotten_{0};
   std::atomic<std::size_t> handles_{0};
+  std::atomic<std::uint64_t> repeated_{0};
+  bool templates_;  // used by the frame consumer
   Frame frame_;
   mutable core::Mutex mu_;
   program::Amounts amounts_ TT_GUARDED_BY(mu_);

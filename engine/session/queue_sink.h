@@ -54,6 +54,13 @@ class QueueSink final : public autograd::Sink {
   void join(std::uint64_t seq, program::Join join) override;
   void leave(std::uint64_t seq, std::uint64_t group) override;
   core::Status call(std::uint64_t seq, program::Invocation invocation) override;
+  std::size_t prepare(program::Template& repeated) override {
+    const runtime::Executor& executor = parts_.back.executor();
+    return runtime::TemplateRunner::prepare(repeated, executor.catalog(), executor.devices());
+  }
+  void repeat(std::unique_ptr<program::TemplateCall>&& call, std::uint64_t last_seq) override {
+    parts_.back.queue().repeat(std::move(call), last_seq);
+  }
   std::vector<std::uint64_t> failed_rebinds(std::uint64_t root) override {
     return parts_.back.take_failed_rebinds(root);
   }

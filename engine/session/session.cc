@@ -35,7 +35,7 @@ Session::Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime
             options.publishes ? options.user : "", options.name, options.limits.published),
       front_(catalog, &sink_, options.limits),
       bookkeeping_(front_, back_, *listener, host_pool(back_), options.user, options.limits),
-      consumer_(front_, back_, bookkeeping_, this) {
+      consumer_(front_, back_, bookkeeping_, this, options.templates) {
   if (!options.user.empty()) back_.set_share(lanes.share(options.user, options.weight));
   back_.tiers().join(options.user);
 }
@@ -281,7 +281,7 @@ void Session::reset_peaks() {
 
 engine::Load Session::load() const {
   return {back_.load().waiting(), back_.load().wait_seconds(), lanes_.used_ns(back_),
-          lanes_.ahead_of(back_)};
+          lanes_.ahead_of(back_), consumer_.repeated()};
 }
 
 program::Amounts Session::amounts() const {

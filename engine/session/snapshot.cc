@@ -401,6 +401,7 @@ Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& r
   back_.begin_at(image.next_seq - 1, program::completed_upto(image), image.cancelled_below,
                  std::move(image.failed));
   for (const Image::Group& group : image.groups) sink_.restore_group(group);
+  if (!image.groups.empty()) consumer_.forbid_templates();
   TT_RETURN_IF_ERROR(back_.restore_entries(image.entries, *values));
   consumer_.begin_at(program::completed_upto(image));
   accepted_upto_ = image.next_seq - 1;

@@ -59,6 +59,7 @@ void fill(const SessionView& view, v1::SessionInfo& out) {
   out.set_ahead(view.ahead);
   out.set_wait_seconds(view.wait_seconds);
   out.set_not_saved(view.unsaved);
+  out.set_repeated(view.repeated);
   for (const program::AmountField& each : program::kAmountFields) {
     v1::AmountUse& use = *out.add_amounts();
     use.set_name(std::string(each.name));

@@ -37,6 +37,7 @@ void add(const SessionView& from, SessionView& to) {
   to.handles += from.handles;
   to.queued += from.queued;
   to.completed += from.completed;
+  to.repeated += from.repeated;
   to.lane_seconds += from.lane_seconds;
   add(from.memory, to.memory);
 }
@@ -67,6 +68,7 @@ core::Result<SessionView> view_of(Lease& lease) {
     const engine::Load load = session.load();
     view.queued = load.queued;
     view.ahead = load.ahead;
+    view.repeated = load.repeated;
     view.lane_seconds = static_cast<double>(load.lane_ns) * 1e-9;
     view.wait_seconds = load.wait_seconds;
     view.memory = session.memory();

@@ -29,7 +29,8 @@ struct SessionView {
   bool attached = false;
   double detached_seconds = 0;  // Seconds since the last client has left; 0 while attached.
   std::uint64_t handles = 0, queued = 0, completed = 0;
-  std::uint64_t ahead = 0;  // Number of sessions that get a lane before this one.
+  std::uint64_t repeated = 0;  // engine::Load::repeated
+  std::uint64_t ahead = 0;     // Number of sessions that get a lane before this one.
   double lane_seconds = 0;
   // Estimated seconds until the queued commands have run, at the rate since the queue was last
   // empty.

@@ -64,6 +64,7 @@ json to_json(const SessionView& view) {
           {"away", away},
           {"handles", view.handles},
           {"queued", view.queued},
+          {"repeated", view.repeated},
           {"ahead", view.ahead},
           {"wait", view.wait_seconds},
           {"lane_seconds", view.lane_seconds},

@@ -66,6 +66,7 @@ struct Limits {
   // Time after which a session without a client leaves its groups, so that other ranks do not wait
   // for it.
   std::chrono::milliseconds rank_grace{30'000};
+  bool templates = true;  // engine::SessionOptions::templates, of every session
   // Maximum time that an upload waits for its next chunk, and that a download of a command that has
   // not arrived waits for the next command of an attached client all of whose commands have run.
   // A chunk has at most `chunk_bytes` and a frame at most `frame.bytes`, which a connection of 20

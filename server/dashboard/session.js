@@ -21,7 +21,8 @@ function facts(s) {
   return [["User", s.user], ["Client", s.client || "not told"], ["Address", s.peer],
     ["Version of the client", s.client_version], ["State", client(s) + (s.attached ? "" : gone)],
     ["Opened", seconds(s.age) + " ago"], ["Handles", s.handles], ["Queue", queue],
-    ["Commands so far", s.completed], ["Lane time", seconds(s.lane_seconds)],
+    ["Commands so far", s.completed + " (" + s.repeated + " of them repeated)"],
+    ["Lane time", seconds(s.lane_seconds)],
     ["Lanes now", rate(s.id, s.lane_seconds, s.now).toFixed(2)],
     ["Last snapshot", s.not_saved ? "not written: " + s.not_saved : "no failure"]];
 }

@@ -5,10 +5,11 @@
 //
 // "back" is the queue and the executor alone, with instructions made by hand (making them is timed
 // separately). "session" is commands through front and back, as the server submits them. "frames"
-// is the chain x * b + a in encoded frames, as a client sends it, with the releases. With `row`,
+// is the chain x * b + a in encoded frames, as a client sends it, with the releases; "mixed" has
+// the same instructions in random order, and "apart" executes them without templates. With `row`,
 // only the rows whose name contains it run. Counts of instructions do not depend on the load:
 //
-//   valgrind --tool=callgrind --separate-threads=yes engine_bench 100000 frames
+//   valgrind --tool=callgrind --separate-threads=yes engine_bench 100000 "frames together"
 #include <time.h>
 
 #include <chrono>
@@ -16,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <random>
 #include <string>
 
 #include "engine/backends/cpu/cpu.h"
@@ -256,7 +258,7 @@ void bench_session(long n, bool null_mode) {
 
 // The frames of a client whose loop body is x = x * b + a, in frames of 256 ops. Releases are sent
 // in batches of eight, as clients send them.
-void bench_frames(long n) {
+void bench_frames(long n, bool mixed, bool templates) {
   constexpr int kOps = 256;
   std::vector<std::unique_ptr<runtime::Device>> list;
   list.push_back(std::make_unique<runtime::Device>(
@@ -264,7 +266,9 @@ void bench_frames(long n) {
       1u << 30, ops::catalog()));
   Listener listener;
   session::Host host(ops::catalog(), std::move(list), 1);
-  auto session = std::move(*host.open({}, &listener));
+  engine::SessionOptions options;
+  options.templates = templates;
+  auto session = std::move(*host.open(options, &listener));
   const wire::FrameReader reader;
   wire::KnownApplies known;
   wire::FrameWriter writer;
@@ -296,13 +300,14 @@ void bench_frames(long n) {
   submit();
   program::HandleId last = 1;
   program::Release release;
+  std::mt19937 random(1);
   submitting = {};
   const double cpu_before = cpu_ns();
   for (long k = 0; k < n; k += kOps) {
     for (int i = 0; i < kOps; ++i) {
+      const bool product = (mixed ? random() : static_cast<unsigned>(i)) % 2 == 0;
       const program::Argument arguments[] = {program::Argument::of(last),
-                                             program::Argument::of(i % 2 == 0 ? 2 : 3)};
-      const bool product = i % 2 == 0;
+                                             program::Argument::of(product ? 2 : 3)};
       if (last > 3) release.handles.push_back(last);
       last = writer.next_id();
       writer.append(wire::ApplyView{product ? mul : add,
@@ -319,8 +324,10 @@ void bench_frames(long n) {
     submit();
   }
   listener.wait_for(seq - 1);
-  std::printf("frames, 8x8 x * b + a: consumer: %.0f ns, cpu: %.0f ns\n", ns_each(submitting, n),
-              (cpu_ns() - cpu_before) / static_cast<double>(n));
+  std::printf("frames, 8x8 x * b + a%s%s: consumer: %.0f ns, cpu: %.0f ns, repeated: %.0f %%\n",
+              mixed ? ", mixed" : "", templates ? "" : ", apart", ns_each(submitting, n),
+              (cpu_ns() - cpu_before) / static_cast<double>(n),
+              100 * static_cast<double>(session->load().repeated) / static_cast<double>(seq));
 }
 
 }  // namespace
@@ -336,5 +343,8 @@ int main(int argc, char** argv) {
     if (runs("back")) bench_back(n, null_mode);
     if (runs("session")) bench_session(n, null_mode);
   }
-  if (runs("frames")) bench_frames(n);
+  if (runs("frames together")) bench_frames(n, false, true);
+  if (runs("frames apart")) bench_frames(n, false, false);
+  if (runs("mixed together")) bench_frames(n, true, true);
+  if (runs("mixed apart")) bench_frames(n, true, false);
 }

@@ -44,7 +44,7 @@ LAYERS = {
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/"], ABSL),
     "engine/backends/cpu": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/",
-         "engine/backends/backend.h", "engine/backends/scratch_bytes.h"],
+         "engine/backends/backend.h", "engine/backends/prepared_loop.h", "engine/backends/scratch_bytes.h"],
         [*ABSL, "hwy/", "oneapi/dnnl/", "omp.h"]),
     "engine/backends/sim": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/",
@@ -56,7 +56,8 @@ LAYERS = {
         [*ABSL, "xxhash.h"]),
     "engine/runtime": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/", "engine/passes/",
-         "engine/collective/", "engine/backends/backend.h", "engine/backends/accelerator.h"], ABSL),
+         "engine/collective/", "engine/backends/backend.h", "engine/backends/accelerator.h",
+         "engine/backends/prepared_loop.h"], ABSL),
     "engine/session": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/", "engine/autograd/",
          "engine/runtime/", "engine/backends/backend.h", "engine/backends/accelerator.h",

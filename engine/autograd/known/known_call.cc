@@ -1,5 +1,6 @@
 #include "engine/autograd/known/known_call.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace teletensor::autograd {
@@ -39,10 +40,13 @@ bool KnownCall::fits(std::span<Handle* const> operands, std::uint64_t interner) 
     } else if (h->interned.geometry != tensor.geometry) {
       return false;
     }
-    // A view may require a gradient because its base does.
-    if (records_ && (h->flag || h->node != nullptr || h->is_view())) return false;
+    if (records_ && may_require_grad(*h)) return false;
   }
   return true;
+}
+
+bool KnownCall::fits(std::span<const Tensor> operands, std::uint64_t interner) const {
+  return interner_ == interner && std::ranges::equal(operands, tensors_);
 }
 
 void KnownCall::fill(const program::Apply& apply, std::span<Handle* const> operands, Handle& result,

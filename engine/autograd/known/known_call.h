@@ -22,6 +22,7 @@ class KnownCall {
     const core::Geometry* geometry = nullptr;
     core::DType dtype = core::DType::kF32;
     core::Device device;
+    friend bool operator==(const Tensor&, const Tensor&) = default;
   };
 
   // Interns the layouts of the call.
@@ -31,6 +32,16 @@ class KnownCall {
   // these layouts, and nothing is recorded on the tape. `interner` is the number of the interner
   // that the queue uses now.
   bool fits(std::span<Handle* const> operands, std::uint64_t interner) const;
+  // The same for operands of these layouts, without those that are no tensors. The tape is not
+  // looked at: see records().
+  bool fits(std::span<const Tensor> operands, std::uint64_t interner) const;
+  // Returns true if the call records a node if an operand may require a gradient.
+  bool records() const { return records_; }
+  static bool may_require_grad(const Handle& h) {
+    return h.flag || h.node != nullptr || h.is_view();  // A view may do so because its base does.
+  }
+  const Tensor& result_tensor() const { return result_; }
+  const core::Attributes* attributes() const { return attributes_; }
   core::Layout result() const { return {result_.dtype, result_.device, *result_.geometry}; }
   // The number of elements of the result's storage.
   std::int64_t elements() const { return elements_; }
@@ -59,6 +70,12 @@ class KnownCalls final : public program::KnownApply::Facts {
 
   // Returns null if no call fits.
   const KnownCall* find(std::span<Handle* const> operands, std::uint64_t interner) const {
+    for (const KnownCall& call : calls_) {
+      if (call.fits(operands, interner)) return &call;
+    }
+    return nullptr;
+  }
+  const KnownCall* find(std::span<const KnownCall::Tensor> operands, std::uint64_t interner) const {
     for (const KnownCall& call : calls_) {
       if (call.fits(operands, interner)) return &call;
     }

@@ -2,10 +2,11 @@
 #pragma once
 
 #include "engine/backends/backend.h"
+#include "engine/backends/prepared_loop.h"
 
 namespace teletensor::backends::cpu {
 
-class CpuBackend : public Backend {
+class CpuBackend : public Backend, public LoopPreparer {
  public:
   explicit CpuBackend(KernelTable kernels, core::Device device = {})
       : kernels_(std::move(kernels)), device_(device) {}
@@ -15,6 +16,8 @@ class CpuBackend : public Backend {
   LoopRole role(ops::OpId op) const override { return kernels_.role(op); }
   core::Status run_loop(std::span<const LoopStep> steps, Parallel& parallel,
                         Scratch& scratch) override;
+  std::unique_ptr<const PreparedLoop> prepare_loop(std::span<const LoopStep> steps,
+                                                   std::size_t* prepared) override;
   void* allocate(std::size_t bytes) override;
   void deallocate(void* memory, std::size_t bytes) override;
   void zero(void* memory, std::size_t bytes) override;

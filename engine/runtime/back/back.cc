@@ -1,6 +1,7 @@
 #include "engine/runtime/back/back.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "engine/runtime/execute/value_storage.h"
@@ -46,6 +47,7 @@ bool is_quick(const ops::Catalog& catalog, Chunk& chunk) {
       case Entry::Kind::kCall:
       case Entry::Kind::kPublish:
       case Entry::Kind::kGroup:
+      case Entry::Kind::kTemplate:
         return false;
     }
   }
@@ -275,14 +277,18 @@ bool Back::run_entries() {
     }
     Entry& first = planned ? window_.next() : backlog_.front();  // of the next unit
     const bool run = first.kind == Entry::Kind::kRun;
+    const bool repetition = first.kind == Entry::Kind::kTemplate;
     const std::uint64_t seq = first.instruction.seq;
-    const program::OpId op = run ? first.instruction.op : kNoOp;
+    const program::OpId op = run || repetition ? first.instruction.op : kNoOp;
     if (planned) {
       small = run_unit();
     } else if (first.kind == Entry::Kind::kCall) {
       if (!run_call(first, began + kPlanTime)) break;
       small = false;
       pop_front();
+    } else if (repetition) {
+      small = true;
+      if (!run_repetition(first) && !executor_.stopped()) continue;
     } else {
       small = run && WindowRun::is_small(first.instruction);
       if (run_entry(first)) pop_front();
@@ -335,9 +341,40 @@ bool Back::run_unit() {
 }
 
 void Back::pop_front() {
-  load_.run(1);
-  load_.remove_run(1);
+  const std::size_t size = backlog_.front().size();
+  load_.run(size);
+  load_.remove_run(size);
   drop_front();
+}
+
+// Runs the front entry, a repetition of a template. Returns false if it did not run: it must be
+// tried again (Executor::stopped), or was replaced by its instructions, which run one by one.
+bool Back::run_repetition(Entry& entry) {
+  if (!failures_.refuses(entry) && executor_.templates().run(*entry.repetition)) {
+    PlanStats::add(window_.stats().loops);
+    PlanStats::add(window_.stats().loop_steps, entry.size());
+    pop_front();
+    return true;
+  }
+  if (executor_.stopped()) return false;
+  Chunk* chunk = nullptr;
+  try {
+    chunk = chunks_.take();
+    TemplateRunner::expand(*entry.repetition, *chunk);
+  } catch (const std::bad_alloc&) {
+    if (chunk != nullptr) chunks_.give(chunk);
+    const FailureRef failure = executor_.failures().make(
+        entry.instruction.seq,
+        Status(core::Code::kResourceExhausted, "the daemon process is out of memory"));
+    for (std::size_t s = entry.repetition->first; s < entry.repetition->end; ++s) {
+      if (entry.repetition->results[s]) entry.repetition->results[s]->failure = failure;
+    }
+    failures_.record(entry.instruction, failure, true);
+    pop_front();
+    return true;
+  }
+  if (Chunk* const emptied = backlog_.replace_front(chunk)) chunks_.give(emptied);
+  return false;
 }
 
 void Back::drop_front() {
@@ -366,31 +403,12 @@ bool Back::run_entry(Entry& entry) {
       break;
   }
   if (failures_.refuses(entry)) {
-    fail(entry);
+    failures_.fail(entry);
   } else if (!run_instruction(entry)) {
     return false;
   }
   if (entry.bytes) load_.drop_bytes(entry.bytes->size());
   return true;
-}
-
-// Makes an instruction, constant or upload fail that does not run.
-void Back::fail(Entry& entry) {
-  Instruction& instruction = entry.instruction;
-  FailureRef failure;
-  bool root = false;
-  for (const Operand& operand : instruction.operands) {
-    if (operand.value && operand.value->failure) failure = operand.value->failure;
-  }
-  if (!failure) {
-    failure = entry.refused ? failures_.refused(entry, &root)
-                            : failures_.interrupted(instruction.seq, &root);
-  }
-  if (entry.kind == Entry::Kind::kRun) {
-    executor_.collectives().decline(instruction, failure->status);
-  }
-  executor_.fail(instruction, failure);
-  failures_.record(instruction, failure, root);
 }
 
 bool Back::run_instruction(Entry& entry) {

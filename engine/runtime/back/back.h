@@ -121,10 +121,10 @@ class Back : public Task, private QueueWriter::Session, private WindowRun::Sessi
   void pop_front();
   // The same without counting it.
   void drop_front();
+  bool run_repetition(Entry& entry);
   // Returns false if the entry did not run and must be tried again (Executor::stopped).
   bool run_entry(Entry& entry);
   bool run_instruction(Entry& entry);
-  void fail(Entry& entry);
   void run_group(Entry& entry);
   bool run_call(Entry& entry, core::Clock::time_point until);
   bool cancel_call(Entry& entry, const FailureRef& failure, bool root, const std::string& why);

@@ -19,6 +19,23 @@ Status EntryFailures::refusal(const Entry& entry) const {
   return Status(core::Code::kCancelled, kInterruptedEarly);
 }
 
+void EntryFailures::fail(Entry& entry) {
+  Instruction& instruction = entry.instruction;
+  FailureRef failure;
+  bool root = false;
+  for (const program::Operand& operand : instruction.operands) {
+    if (operand.value && operand.value->failure) failure = operand.value->failure;
+  }
+  if (!failure) {
+    failure = entry.refused ? refused(entry, &root) : interrupted(instruction.seq, &root);
+  }
+  if (entry.kind == Entry::Kind::kRun) {
+    executor_.collectives().decline(instruction, failure->status);
+  }
+  executor_.fail(instruction, failure);
+  record(instruction, failure, root);
+}
+
 FailureRef EntryFailures::refused(const Entry& entry, bool* root) {
   *root = std::exchange(refused_, entry.refused) != entry.refused;
   return entry.refused;

@@ -24,6 +24,8 @@ class EntryFailures {
   }
   // The error of such an entry; OK if the entry runs.
   core::Status refusal(const Entry& entry) const;
+  // Makes an instruction, constant or upload fail that does not run.
+  void fail(Entry& entry);
   // Makes the failure of an entry that was refused. *root is set if it is the first entry that
   // fails because of that refusal.
   FailureRef refused(const Entry& entry, bool* root);

@@ -39,17 +39,22 @@ bool TierMember::yield(bool starved) {
 void TierMember::add_prefetches(Tiers::Need& need) const {
   std::unordered_set<const void*> known;
   for (const auto& storage : need.operands) known.insert(storage.get());
-  const auto add = [&](const Operand& operand) {
-    if (!operand.value || !operand.value->contents) return;
-    auto* const storage = static_cast<memory::Storage*>(operand.value->contents.get());
+  const auto add_value = [&](const program::ValueRef& value) {
+    if (!value || !value->contents) return;
+    auto* const storage = static_cast<memory::Storage*>(value->contents.get());
     if (storage->data() != nullptr || !known.insert(storage).second) return;
     need.prefetch.emplace_back(storage);
   };
+  const auto add = [&](const Operand& operand) { add_value(operand.value); };
   std::size_t left = Backlog::kWindowEntries;
   for (Chunk* chunk = backlog_.chunks(); chunk != nullptr && left > 0; chunk = chunk->next) {
     for (std::size_t at = chunk->taken(); at < chunk->filled() && left > 0; ++at, --left) {
       const Entry& entry = chunk->entry(at);
       for (const Operand& operand : entry.instruction.operands) add(operand);
+      if (entry.repetition) {
+        for (const program::ValueRef& input : entry.repetition->inputs) add_value(input);
+        for (const program::ValueRef& input : entry.repetition->results) add_value(input);
+      }
       if (!entry.call) continue;
       for (const Operand& operand : entry.call->inputs()) add(operand);
     }

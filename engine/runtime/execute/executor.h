@@ -15,6 +15,7 @@
 #include "engine/runtime/execute/execution_context.h"
 #include "engine/runtime/execute/loop_runner.h"
 #include "engine/runtime/execute/preparation.h"
+#include "engine/runtime/execute/template_runner.h"
 #include "engine/runtime/execute/value_transfers.h"
 #include "engine/runtime/failures.h"
 #include "engine/runtime/groups/session_groups.h"
@@ -52,6 +53,8 @@ class Executor {
 
   // Runs instructions that form one loop.
   LoopRunner& loops() { return loops_; }
+  // Runs the repetitions of templates.
+  TemplateRunner& templates() { return templates_; }
   CollectiveCalls& collectives() { return collectives_; }
   const CollectiveCalls& collectives() const { return collectives_; }
   InstructionMemory& memory() { return context_.memory; }
@@ -92,6 +95,7 @@ class Executor {
   ValueTransfers transfers_{context_};
   CollectiveCalls collectives_;
   LoopRunner loops_{context_};
+  TemplateRunner templates_{context_};
   Preparation preparation_{context_};
   Failures failures_;
   const std::string* origin_ = nullptr;

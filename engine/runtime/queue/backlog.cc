@@ -9,6 +9,21 @@ void Backlog::add(Chunk* first, Chunk* last) {
   last_ = last;
 }
 
+Chunk* Backlog::replace_front(Chunk* chunk) {
+  Chunk* const emptied = pop();
+  scanned_ += chunk->size();
+  boundary_ = chunk->size();
+  split_ = true;
+  if (scan_ == nullptr) {
+    scan_ = chunk;
+    scan_at_ = chunk->filled();
+  }
+  chunk->next = first_;
+  first_ = chunk;
+  if (last_ == nullptr) last_ = chunk;
+  return emptied;
+}
+
 void Backlog::clear() {
   while (first_ != nullptr) delete std::exchange(first_, first_->next);
   last_ = scan_ = nullptr;
@@ -34,7 +49,7 @@ bool Backlog::scan() {
     // in the same order on all ranks, so a window must not reorder them.
     const bool run = entry.kind == Entry::Kind::kRun;
     const bool alone = entry.kind == Entry::Kind::kFetch || entry.kind == Entry::Kind::kCall ||
-                       entry.kind == Entry::Kind::kGroup ||
+                       entry.kind == Entry::Kind::kGroup || entry.kind == Entry::Kind::kTemplate ||
                        (run && catalog_.at(entry.instruction.op).collective);
     if (alone && scanned_ > 0) {
       end_window();

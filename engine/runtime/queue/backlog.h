@@ -2,7 +2,8 @@
 // divided into windows.
 //
 // A window ends after an optimizer step, before a Fetch, a Call and a collective, and after
-// kWindowEntries entries, so that a training loop repeats the same windows.
+// kWindowEntries entries, so that a training loop repeats the same windows. A repetition of a
+// template is a window by itself.
 #pragma once
 
 #include <cstddef>
@@ -34,6 +35,9 @@ class Backlog {
   // Removes the front entry. Returns its chunk if that has no further entries; otherwise null.
   // Precondition: the entry was scanned.
   Chunk* pop();
+  // Replaces the front entry by those of a chunk, which is not empty. Returns like pop().
+  // Precondition: the front entry is a window by itself.
+  Chunk* replace_front(Chunk* chunk);
   void clear();
 
   // Scans up to the end of the front window. Returns false if that needs more entries.

@@ -13,6 +13,7 @@
 
 #include "engine/memory/storage.h"
 #include "engine/program/instruction.h"
+#include "engine/program/template.h"
 #include "engine/runtime/groups/groups.h"
 #include "engine/runtime/programs/program_run.h"
 #include "engine/runtime/publications.h"
@@ -28,6 +29,7 @@ struct Entry {
     kCall,      // runs `call`
     kPublish,   // publishes as `publish` describes
     kGroup,     // joins or leaves `group`
+    kTemplate,  // runs `repetition`
   };
   Kind kind = Kind::kRun;
   bool bulk = false;  // set for kFetch
@@ -43,6 +45,11 @@ struct Entry {
     std::optional<Groups::Join> join;  // none: the session leaves the group
   };
   std::unique_ptr<Group> group;
+  // The sequence number of the entry is that of its first instruction.
+  std::unique_ptr<program::TemplateCall> repetition;
+
+  // The number of instructions.
+  std::size_t size() const { return repetition ? repetition->size() : 1; }
 };
 
 class Chunk {

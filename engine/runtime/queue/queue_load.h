@@ -16,14 +16,15 @@ class QueueLoad {
   static constexpr std::size_t kMaxQueued = 16384;
   static constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
 
-  // Counts an entry that is appended, or dropped before it was published.
-  void add() {
-    if (queued_.fetch_add(1, std::memory_order_relaxed) == 0) {
+  // Counts the instructions of an entry that is appended, or dropped before it was published. An
+  // entry of another kind counts as one instruction.
+  void add(std::size_t size) {
+    if (queued_.fetch_add(size, std::memory_order_relaxed) == 0) {
       ran_.store(0, std::memory_order_relaxed);
       busy_since_.store(core::now_ns(), std::memory_order_relaxed);
     }
   }
-  void drop() { queued_.fetch_sub(1, std::memory_order_relaxed); }
+  void drop(std::size_t size) { queued_.fetch_sub(size, std::memory_order_relaxed); }
   // Only the session task calls these two. An entry that has run is removed later if its window
   // runs in another order.
   void run(std::size_t entries) {

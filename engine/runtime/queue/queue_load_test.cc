@@ -8,7 +8,7 @@ namespace {
 
 TEST(QueueLoad, EntriesThatHaveRunDoNotWaitThoughTheyAreInTheQueue) {
   QueueLoad load;
-  for (int i = 0; i < 10; ++i) load.add();
+  for (int i = 0; i < 10; ++i) load.add(1);
   load.run(1);
   load.remove_run(1);
   EXPECT_EQ(load.entries(), 9u);
@@ -27,7 +27,7 @@ TEST(QueueLoad, EntriesThatHaveRunDoNotWaitThoughTheyAreInTheQueue) {
 TEST(QueueLoad, TheRestIsEstimatedFromAllEntriesThatHaveRun) {
   QueueLoad load;
   const std::uint64_t began = core::now_ns();
-  for (int i = 0; i < 1000; ++i) load.add();
+  for (int i = 0; i < 1000; ++i) load.add(1);
   load.run(999);  // all but the front entry
   const double estimate = load.wait_seconds();
   const double passed = static_cast<double>(core::now_ns() - began) * 1e-9;

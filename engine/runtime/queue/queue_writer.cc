@@ -12,9 +12,13 @@ using program::Operand;
 using program::ResultSlot;
 
 Entry& QueueWriter::append(std::uint64_t seq) {
+  if (interner_->size() > kMaxInterned) renew_interner();
+  return add_entry(seq, 1);
+}
+
+Entry& QueueWriter::add_entry(std::uint64_t seq, std::size_t size) {
   if (open_ != nullptr && open_->full()) session_.publish_full(std::exchange(open_, nullptr));
   if (open_ == nullptr) open_ = chunks_.take();
-  if (interner_->size() > kMaxInterned) renew_interner();
   Entry& entry = open_->add();
   appended_ = seq;
   entry.instruction.seq = seq;
@@ -22,7 +26,7 @@ Entry& QueueWriter::append(std::uint64_t seq) {
     if (!refusal_) refusal_ = failures_.make(seq, refuse_);
     entry.refused = refusal_;
   }
-  load_.add();
+  load_.add(size);
   return entry;
 }
 
@@ -114,6 +118,14 @@ void QueueWriter::call(std::uint64_t seq, program::Invocation invocation) {
   entry.call = std::make_unique<ProgramRun>(std::move(prepared), std::move(invocation), seq);
 }
 
+void QueueWriter::repeat(std::unique_ptr<program::TemplateCall> call, std::uint64_t last_seq) {
+  Entry& entry = add_entry(call->first_seq, call->size());
+  entry.kind = Entry::Kind::kTemplate;
+  entry.instruction.op = call->repeated->steps[call->first].op;
+  entry.repetition = std::move(call);
+  appended_ = last_seq;
+}
+
 void QueueWriter::failed_call(std::uint64_t seq, Status status, program::Invocation invocation) {
   Entry& entry = append_failed(seq, std::move(status));
   const program::Program& program = *invocation.program;
@@ -142,8 +154,8 @@ void QueueWriter::forget(std::uint64_t root) {
 
 void QueueWriter::take_back(std::uint64_t seq) {
   while (open_ != nullptr && !open_->empty() && open_->last().instruction.seq > seq) {
+    load_.drop(open_->last().size());
     open_->drop_last();
-    load_.drop();
   }
 }
 

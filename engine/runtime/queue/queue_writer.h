@@ -49,7 +49,7 @@ class QueueWriter {
   QueueWriter(const QueueWriter&) = delete;
   QueueWriter& operator=(const QueueWriter&) = delete;
 
-  // Returns a new entry of command `seq`.
+  // Returns a new entry of command `seq`, which may begin a new interner.
   Entry& append(std::uint64_t seq);
   // Returns a cleared instruction, to be filled in place before the next call.
   program::Instruction& instruction(std::uint64_t seq) { return append(seq).instruction; }
@@ -75,6 +75,9 @@ class QueueWriter {
   void call(std::uint64_t seq, program::Invocation invocation);
   // Makes a call fail as a root; values that it would have written are unchanged.
   void failed_call(std::uint64_t seq, core::Status status, program::Invocation invocation);
+  // Runs a repetition of a template, whose last instruction is that of command `last_seq`. Its
+  // template refers to the present interner.
+  void repeat(std::unique_ptr<program::TemplateCall> call, std::uint64_t last_seq);
   PlannedPrograms& planned() { return planned_; }
   const PlannedPrograms& planned() const { return planned_; }
 
@@ -103,6 +106,7 @@ class QueueWriter {
   // Appends an entry that has failed as a root, to which the caller adds its value.
   Entry& append_failed(std::uint64_t seq, core::Status status);
   void renew_interner();
+  Entry& add_entry(std::uint64_t seq, std::size_t size);
 
   Session& session_;
   const ops::Catalog& catalog_;

@@ -61,6 +61,7 @@ engine::SessionOptions Leases::options_of(const ClientInfo& client) const {
   options.user_quota = user_limits.memory;
   options.weight = user_limits.weight;
   options.publishes = client.user != kAnonymous;
+  options.templates = limits_.templates;
   return options;
 }
 

@@ -286,10 +286,10 @@ class Session(_core.Scope):
 
     def status(self) -> dict[str, Any]:
         """The state of the session: `memory` by device (bytes `used`, `quota`, `device_used`, ...),
-        `queued` commands, sessions `ahead` in the queue, `wait_seconds` until the queued commands have run
-        (estimated from the speed so far), `handles`, `lane_seconds`, and `limits`: for each resource other
-        than memory (handles, programs, kept names, ...) `used` and `limit` (0: limited by memory only);
-        `not_saved`: why the last snapshot was not written, or "". Does not wait for queued commands.
+        `queued` commands, sessions `ahead` in the queue, `wait_seconds` until these have run (estimated),
+        commands `repeated` that ran together, `handles`, `lane_seconds`, `limits`: for other resources than
+        memory (handles, programs, ...) `used` and `limit` (0: limited by memory only), `not_saved`: why the
+        last snapshot was not written, or "". Does not wait for queued commands.
         """
         status: dict[str, Any] = self._admin().holdings(most=1)["session"]
         return status

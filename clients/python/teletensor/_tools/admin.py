@@ -38,7 +38,7 @@ def _session_of(s: Message) -> dict[str, Any]:
             "detached_seconds": round(s.real(16), 1),
             "client_version": s.text(8), "lane_seconds": round(s.real(11), 6), "peer": s.text(12),
             "ahead": s.integer(13), "wait_seconds": round(s.real(14), 3),
-            "not_saved": s.text(17),
+            "not_saved": s.text(17), "repeated": s.integer(18),
             "limits": {a.text(1): {"used": a.integer(2), "limit": a.integer(3)} for a in s.messages(15)},
             "memory": [memory_of(m) for m in s.messages(6)]}
 
