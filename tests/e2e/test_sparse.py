@@ -79,8 +79,16 @@ def test_compressed_parts_that_do_not_fit_are_errors(tt, starts, columns):
     (lambda tt: tt.sparse_csr_tensor([0, 1], [0], [1.0], (3, 1)), "must be equal to the number of rows"),
     (lambda tt: tt.sparse_csr_tensor([0, 1], [0], [1.0], (1,)), "tensor dimensionality"),
     (lambda tt: tt.sparse_compressed_tensor([0, 1], [0], [1.0], (1, 1)), "layout None is not supported"),
-    (lambda tt: tt.sparse_bsr_tensor([0, 1], [0], [[[1.0]]], (1, 1)), "blocked layouts are not supported"),
-    (lambda tt: tt.ones(2, 2).to_sparse(layout=tt.sparse_bsr), "sparse_bsr is not supported"),
+    (lambda tt: tt.sparse_bsr_tensor([0, 1], [0], [1.0], (1, 1)), r"blocks \[nnz, height, width\]"),
+    (lambda tt: tt.sparse_bsr_tensor([0, 1], [0], [[[1.0, 2.0]]], (1, 3)), "divisible by the blocks' size"),
+    (lambda tt: tt.sparse_bsr_tensor([0, 1], [2], [[[1.0, 2.0]]], (1, 4)), "0 <= col_indices < 2"),
+    (lambda tt: tt.sparse_bsc_tensor([0, 2], [0], [[[1.0, 2.0]]], (1, 2)), "ccol_indices.* == nnz"),
+    (lambda tt: tt.ones(2, 2).to_sparse(layout=tt.sparse_bsr), "blocksize needs to be a tuple of size 2"),
+    (lambda tt: tt.ones(2, 3).to_sparse_bsr((2, 2)), "must be divisible by given blocksize"),
+    (lambda tt: tt.ones(2, 3).to_sparse_bsr((0, 1)), "blocksize needs to be positive"),
+    (lambda tt: tt.ones(2, 3, 4).to_sparse_bsr((1, 1)), "only matrices"),
+    (lambda tt: tt.ones(2, 3, 4).to_sparse_csr(), "batches of matrices"),
+    (lambda tt: tt.ones(2, 2).to_sparse_bsr((1, 2)) + tt.ones(2, 2), "no form for sparse tensors"),
 ])
 def test_bad_parts(tt, make, text):
     with pytest.raises((RuntimeError, TypeError), match=text):
@@ -154,10 +162,10 @@ def saved(tt, obj):
     return file
 
 
-@pytest.mark.parametrize("layout", ["sparse_coo", "sparse_csr", "sparse_csc"])
+@pytest.mark.parametrize("layout", ["sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64"])
 def test_files(tt, s, layout, dtype):
-    x = s.coalesce().to(getattr(tt, dtype)).to_sparse(layout=getattr(tt, layout))
+    x = s.coalesce().to(getattr(tt, dtype)).to_sparse(layout=getattr(tt, layout), blocksize=(1, 3))
     tree = tt.load(saved(tt, {"a": [x], "b": x.to_dense()}))
     found = tree["a"][0]
     assert repr(found) == repr(x) and (found.to_dense() == tree["b"]).all()

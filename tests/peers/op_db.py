@@ -117,8 +117,6 @@ class Ours:
         if isinstance(value, torch.device):
             return str(value)
         if isinstance(value, torch.layout):
-            if value in (torch.sparse_bsr, torch.sparse_bsc):
-                raise Unsupported("layout")
             return getattr(tt, str(value).removeprefix("torch."), None)
         if isinstance(value, torch.memory_format):
             return getattr(tt, str(value).removeprefix("torch."), None)

@@ -42,7 +42,7 @@ REASONS = {
         Generator.set_state autograd.graph.register_multi_grad_hook""",
     "distributions have no modules of their own": "distributions.Independent",
     "torch.fx": "func.functionalize",
-    "no blocked layouts": "Tensor.to_sparse sparse_bsc_tensor sparse_bsr_tensor",
+    "no dense dimensions beside blocks": "Tensor.to_sparse_bsc Tensor.to_sparse_bsr",
     "no storage objects, and denormal numbers everywhere": "is_storage set_flush_denormal",
     "a DataLoader of nothing": "optim.lr_scheduler.OneCycleLR",
     "no device cuda": "set_default_device",

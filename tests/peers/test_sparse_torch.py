@@ -414,3 +414,39 @@ def test_random_programs(tt, seed):
     ours.to_dense().sin().sum().backward()
     theirs.sin().sum().backward()
     np.testing.assert_allclose(v.grad.numpy(), w.grad.numpy(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("layout", ["sparse_bsr", "sparse_bsc"])
+@pytest.mark.parametrize("block", [(2, 3), (2, 2), (1, 1), (4, 6)], ids=str)
+def test_matrices_of_blocks(tt, layout, block):
+    """Facts are PyTorch's, and values and gradients are those of dense matrices, because PyTorch multiplies
+    square blocks only."""
+    given = array((4, 6), "float64") * np.kron([[1, 0], [0, 1]], np.ones((2, 3)))
+    found = []
+    for m in (torch, tt):
+        x = m.tensor(given, requires_grad=True)
+        s = getattr(x, f"to_{layout}")(block)
+        own = s.detach()
+        parts = [own.crow_indices(), own.col_indices()] if layout == "sparse_bsr" else [
+            own.ccol_indices(), own.row_indices()]
+        made = getattr(m, f"{layout}_tensor")(*parts, own.values(), (4, 6))
+        again = own.to_sparse().to_sparse(layout=getattr(m, layout), blocksize=block)
+        found.append([repr(own).replace("torch.", "teletensor.").split(), repr(made) == repr(own), own.values().numpy(),
+                      (own * 2).to_dense().numpy(), own.transpose(0, 1).values().numpy(), again.values().numpy(),
+                      str(own.transpose(0, 1).layout).split(".")[1], own.sum().numpy(), own.sparse_dim(),
+                      own.dense_dim(), tuple(own.to_sparse().shape), tuple(own.shape), str(own.float().dtype)[-7:]])
+        c, b, a = (m.tensor(array(shape, "float64", i), requires_grad=True)
+                   for i, shape in enumerate([(4, 5), (6, 5), (3, 4)]))
+        w = s if m is tt else x
+        outputs = [w @ b, a @ w, m.addmm(c, w, b, beta=2, alpha=3), m.nn.functional.linear(b.t(), w), w @ b[:, 0],
+                   (w * m.tensor(given) if m is torch else (w * m.tensor(given)).to_dense()),
+                   w.sin() if m is torch else w.sin().to_dense(), s.to_dense() if m is tt else x]
+        sum((each * each).sum() for each in outputs).backward()
+        inside = own.to_dense().numpy() != 0
+        found[-1] += [each.detach().numpy() for each in outputs]
+        found[-1] += [x.grad.numpy()[inside], *(each.grad.numpy() for each in (a, b, c))]
+    for ours, theirs in zip(found[1], found[0], strict=True):
+        if isinstance(theirs, np.ndarray):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+        else:
+            assert ours == theirs

@@ -31,8 +31,8 @@ class memory_format:
 
 
 class layout:
-    """How elements are stored in memory: teletensor.strided for tensors, sparse_coo, sparse_csr or
-    sparse_csc for sparse ones. There are no tensors in the other layouts."""
+    """How elements are stored in memory: teletensor.strided for tensors; sparse_coo, sparse_csr,
+    sparse_csc, sparse_bsr or sparse_bsc for sparse ones."""
 
     def __init__(self, name: str) -> None:
         self._name = name

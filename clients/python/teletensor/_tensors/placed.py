@@ -73,7 +73,8 @@ class InDaemon(AsStored):
         if described.layout == "sparse_coo":
             return _make.sparse_coo_tensor(
                 *parts, check_invariants=check, is_coalesced=described.coalesced)
-        layout = {"sparse_csr": tt.sparse_csr, "sparse_csc": tt.sparse_csc}[described.layout]
+        layouts = (tt.sparse_csr, tt.sparse_csc, tt.sparse_bsr, tt.sparse_bsc)
+        layout = {repr(each).rpartition(".")[2]: each for each in layouts}[described.layout]
         return _make.sparse_compressed_tensor(*parts, layout=layout, check_invariants=check)
 
     def parameter(self, tensor: Any, requires_grad: bool) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 from .. import _api as tt, _core
 from .._core import Tensor
 from ._arrange import sparse_mask
+from ._blocks import of_dense
 from ._coo import CooTensor
 from ._products import smm, sspaddmm
 
@@ -32,15 +33,26 @@ def to_sparse(
     )
     if not 0 <= count <= rank or (count == 0 and rank):
         raise RuntimeError(f"sparse_dim argument must be in >=1 and <={rank}, but got {count}")
+    if layout in (tt.sparse_bsr, tt.sparse_bsc):
+        if dense_dim:
+            raise NotImplementedError(
+                f"to_sparse: dense dimensions in the layout {layout} are not supported"
+            )
+        return of_dense(self, layout, blocksize)
     if layout in (tt.sparse_csr, tt.sparse_csc):
         if rank < 2:
             raise RuntimeError(f"to_sparse: the layout {layout} needs a matrix, got {rank} dimensions")
+        if rank - (dense_dim or 0) > 2:
+            raise NotImplementedError(
+                f"to_sparse: batches of matrices in the layout {layout} are not supported; convert each "
+                "matrix, or give dense_dim"
+            )
         matrix = to_sparse(self, 2 if dense_dim is None else rank - dense_dim)
         return matrix.to_sparse(layout=layout)
     if layout not in (None, tt.sparse_coo):
         raise NotImplementedError(
-            f"to_sparse: the layout {layout} is not supported; there are sparse_coo, "
-            "sparse_csr and sparse_csc"
+            f"to_sparse: the layout {layout} is not supported; there are sparse_coo, sparse_csr, "
+            "sparse_csc, sparse_bsr and sparse_bsc"
         )
     if rank == 0:
         places = tt.zeros(0, int(bool(self != 0)), dtype=tt.int64, device=self.device)
@@ -64,6 +76,16 @@ def to_sparse_csr(self: Tensor, dense_dim: int | None = None) -> Any:
 def to_sparse_csc(self: Tensor, dense_dim: int | None = None) -> Any:
     """The matrix in CSC layout."""
     return to_sparse(self, layout=tt.sparse_csc, dense_dim=dense_dim)
+
+
+def to_sparse_bsr(self: Tensor, blocksize: Any, dense_dim: int | None = None) -> Any:
+    """The matrix in BSR layout: the blocks of (height, width) that have an element that is not zero."""
+    return to_sparse(self, layout=tt.sparse_bsr, blocksize=blocksize, dense_dim=dense_dim)
+
+
+def to_sparse_bsc(self: Tensor, blocksize: Any, dense_dim: int | None = None) -> Any:
+    """The matrix in BSC layout: the blocks of (height, width) that have an element that is not zero."""
+    return to_sparse(self, layout=tt.sparse_bsc, blocksize=blocksize, dense_dim=dense_dim)
 
 
 def to_dense(self: Tensor, dtype: Any = None, *, masked_grad: bool | None = None) -> Tensor:
@@ -99,6 +121,8 @@ def attach() -> None:
             to_sparse_coo,
             to_sparse_csr,
             to_sparse_csc,
+            to_sparse_bsr,
+            to_sparse_bsc,
             to_dense,
             sparse_dim,
             dense_dim,

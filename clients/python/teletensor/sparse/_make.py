@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import _api as tt
 from .._core import Tensor
+from ._blocks import BlockTensor, of_parts
 from ._compressed import CompressedTensor
 from ._coo import CooTensor
 from ._places import check_inside
@@ -228,16 +229,18 @@ def sparse_compressed_tensor(
     pin_memory: bool = False,
     requires_grad: bool = False,
     check_invariants: bool | None = None,
-) -> CompressedTensor:
+) -> Any:
     """The sparse matrix in layout sparse_csr or sparse_csc: the start of each row (column) in the values,
-    the column (row) of each value, and values [nnz, ...]. RuntimeError for parts that do not fit; they are
-    checked as those of `sparse_coo_tensor`. NotImplementedError for other layouts and for batches."""
-    if layout not in (tt.sparse_csr, tt.sparse_csc):
+    the column (row) of each value, and values [nnz, ...]. In layout sparse_bsr or sparse_bsc, values are
+    blocks [nnz, height, width], and rows and columns are those of blocks. RuntimeError for parts that do
+    not fit; they are checked as those of `sparse_coo_tensor`. NotImplementedError for batches."""
+    blocked = layout in (tt.sparse_bsr, tt.sparse_bsc)
+    if not blocked and layout not in (tt.sparse_csr, tt.sparse_csc):
         raise NotImplementedError(
-            f"sparse_compressed_tensor: the layout {layout} is not supported; there are "
-            "sparse_csr and sparse_csc"
+            f"sparse_compressed_tensor: the layout {layout} is not supported; there are sparse_csr, "
+            "sparse_csc, sparse_bsr and sparse_bsc"
         )
-    by_column = layout is tt.sparse_csc
+    by_column = layout in (tt.sparse_csc, tt.sparse_bsc)
     names = ("ccol_indices", "row_indices") if by_column else ("crow_indices", "col_indices")
     made = _values_tensor(values, dtype, device, requires_grad)
     if getattr(compressed_indices, "ndim", np.ndim(compressed_indices)) > 1:
@@ -250,7 +253,12 @@ def sparse_compressed_tensor(
             f"{names[1]} and values must have the same length, and {names[0]} at least one "
             f"element, but got {count}, {list(made.shape)} and {list(starts.shape)}"
         )
-    lines, dense = starts.shape[0] - 1, tuple(made.shape[1:])
+    if blocked and (made.dim() != 3 or 0 in made.shape[1:]):
+        raise RuntimeError(
+            f"values must be blocks [nnz, height, width] with elements, but got shape {list(made.shape)}"
+        )
+    block = tuple(made.shape[1:]) if blocked else (1, 1)
+    lines, dense = starts.shape[0] - 1, () if blocked else tuple(made.shape[1:])
     check = check_sparse_tensor_invariants.is_enabled() if check_invariants is None else check_invariants
     host: tuple[Any, Any] | None = None
     if known and known_too:
@@ -263,6 +271,9 @@ def sparse_compressed_tensor(
         sizes = (*shape, *dense)
     else:
         sizes = _sizes_of(size)
+        if blocked and any(n % step for n, step in zip(sizes, block, strict=False)):
+            raise RuntimeError(f"size {list(sizes)} must be divisible by the blocks' size {list(block)}")
+        sizes = (*(n // step for n, step in zip(sizes[:2], block, strict=False)), *sizes[2:])
         if len(sizes) != 2 + len(dense) or sizes[2:] != dense:
             raise RuntimeError(
                 f"tensor dimensionality must be sum of batch, base, and dense dimensionalities "
@@ -277,6 +288,8 @@ def sparse_compressed_tensor(
             )
     if host is not None:
         _check_compressed(names, host[0], host[1], lines, sizes[1 - by_column])
+    if blocked:
+        return of_parts(layout, starts, others, made, (sizes[0], sizes[1]), host is not None)
     return CompressedTensor(layout, starts, others, made, sizes, host is not None)
 
 
@@ -288,30 +301,41 @@ def sparse_csr_tensor(
     >>> tt.sparse_csr_tensor([0, 1, 3], [2, 0, 1], [1.0, 2.0, 3.0], (2, 3)).to_dense().tolist()
     [[0.0, 0.0, 1.0], [2.0, 3.0, 0.0]]
     """
-    return sparse_compressed_tensor(
+    made: CompressedTensor = sparse_compressed_tensor(
         crow_indices, col_indices, values, size, layout=tt.sparse_csr, **options
     )
+    return made
 
 
 def sparse_csc_tensor(
     ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, **options: Any
 ) -> CompressedTensor:
     """The sparse matrix in CSC layout; as `sparse_compressed_tensor`."""
-    return sparse_compressed_tensor(
+    made: CompressedTensor = sparse_compressed_tensor(
         ccol_indices, row_indices, values, size, layout=tt.sparse_csc, **options
     )
+    return made
 
 
-def _blocks(name: str) -> Any:
-    def make(*args: Any, **kwargs: Any) -> CompressedTensor:
-        """NotImplementedError: blocked layouts are not supported."""
-        raise NotImplementedError(
-            f"{name}: blocked layouts are not supported; there are sparse_coo_tensor, "
-            "sparse_csr_tensor and sparse_csc_tensor"
-        )
+def sparse_bsr_tensor(
+    crow_indices: Any, col_indices: Any, values: Any, size: Any = None, **options: Any
+) -> BlockTensor:
+    """The sparse matrix in BSR layout; as `sparse_compressed_tensor`.
 
-    make.__name__ = make.__qualname__ = name
-    return make
+    >>> tt.sparse_bsr_tensor([0, 1], [1], [[[1.0, 2.0], [3.0, 4.0]]], (2, 4)).to_dense().tolist()
+    [[0.0, 0.0, 1.0, 2.0], [0.0, 0.0, 3.0, 4.0]]
+    """
+    made: BlockTensor = sparse_compressed_tensor(
+        crow_indices, col_indices, values, size, layout=tt.sparse_bsr, **options
+    )
+    return made
 
 
-sparse_bsr_tensor, sparse_bsc_tensor = _blocks("sparse_bsr_tensor"), _blocks("sparse_bsc_tensor")
+def sparse_bsc_tensor(
+    ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, **options: Any
+) -> BlockTensor:
+    """The sparse matrix in BSC layout; as `sparse_compressed_tensor`."""
+    made: BlockTensor = sparse_compressed_tensor(
+        ccol_indices, row_indices, values, size, layout=tt.sparse_bsc, **options
+    )
+    return made

@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import _api as tt, _core
 from .._core import Tensor
+from ._blocks import BlockTensor
 from ._compressed import CompressedTensor
 from ._coo import CooTensor
 from ._places import flat_places, pairs
@@ -70,6 +71,8 @@ def _times_dense(values: Tensor, rows: Tensor, columns: Tensor, dense: Tensor, h
 
 
 def _sparse_dense(matrix: SparseTensor, dense: Tensor) -> Tensor:
+    if isinstance(matrix, BlockTensor):
+        return matrix.times(dense)
     coo = matrix.to_sparse_coo()
     return _times_dense(coo._data, coo._places[0], coo._places[1], dense, coo._shape[0])
 
@@ -119,7 +122,7 @@ def _reduced(matrix: Any, dense: Any, reduce: str) -> Tensor:
 
 def transposed(matrix: SparseTensor) -> SparseTensor:
     """The transposed matrix, without conversion."""
-    if isinstance(matrix, CompressedTensor):
+    if isinstance(matrix, (CompressedTensor, BlockTensor)):
         return matrix.exchanged()
     assert isinstance(matrix, CooTensor)
     return CooTensor(matrix._places.flip(0), matrix._data, matrix._shape[1::-1], False, matrix._inside)

@@ -232,7 +232,7 @@ class SparseTensor(HistoryOfData):
     @property
     def T(self) -> Any:
         """The dimensions reversed."""
-        return FORMS["permute"](self, list(range(self.ndim))[::-1])
+        return self.transpose(0, 1) if self.ndim == 2 else self.permute(list(range(self.ndim))[::-1])
 
     def detach(self: S) -> S:
         """The same memory without history."""
@@ -329,10 +329,15 @@ class SparseTensor(HistoryOfData):
             return coo.to_sparse_csr(dense_dim)
         if layout is tt.sparse_csc:
             return coo.to_sparse_csc(dense_dim)
-        raise NotImplementedError(
-            f"to_sparse: the layout {layout} is not supported; there are sparse_coo, "
-            "sparse_csr and sparse_csc"
-        )
+        return tt.Tensor.to_sparse(self.to_dense(), layout=layout, blocksize=blocksize)
+
+    def to_sparse_bsr(self, blocksize: Any, dense_dim: int | None = None) -> Any:
+        """The matrix in BSR layout with blocks of (height, width)."""
+        return self.to_sparse(layout=tt.sparse_bsr, blocksize=blocksize, dense_dim=dense_dim)
+
+    def to_sparse_bsc(self, blocksize: Any, dense_dim: int | None = None) -> Any:
+        """The matrix in BSC layout with blocks of (height, width)."""
+        return self.to_sparse(layout=tt.sparse_bsc, blocksize=blocksize, dense_dim=dense_dim)
 
     def numpy(self, *, force: bool = False) -> NoReturn:
         """TypeError: NumPy has no sparse arrays."""
@@ -374,6 +379,10 @@ class SparseTensor(HistoryOfData):
 
     # ------------------------------------------------------------ forms of functions
 
+    def _form(self, name: str) -> Callable[..., Any] | None:
+        """The form of a function or method for this layout, if there is one."""
+        return FORMS.get(name)
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Calls the form of a function of the package for sparse arguments."""
@@ -382,17 +391,18 @@ class SparseTensor(HistoryOfData):
         if "out" in given:
             raise NotImplementedError(f"{name}(): out= is not supported with sparse tensors")
         sparse = _first([*args, *given.values()])
-        form = FORMS.get(name)
+        form = sparse._form(name)
         if form is not None:
             return form(*args, **given)
-        if args and isinstance(args[0], SparseTensor) and name in SparseTensor.__dict__:
+        if args and isinstance(args[0], SparseTensor) and hasattr(type(args[0]), name):
             return getattr(args[0], name)(*args[1:], **given)
         unsupported(name, sparse)
 
     def __getattr__(self, name: str) -> Any:
         """The methods that have a form; the other methods of Tensor raise an error when they are called."""
-        if name in FORMS:
-            return functools.partial(FORMS[name], self)
+        form = self._form(name)
+        if form is not None:
+            return functools.partial(form, self)
         inherited = getattr(tt.Tensor, name, None) if not name.startswith("__") else None
         if callable(inherited):
             return lambda *args, **kwargs: unsupported(name, self)
@@ -431,7 +441,7 @@ def _operator(name: str, reflected: bool = False) -> Any:
     def operate(self: SparseTensor, other: Any) -> Any:
         if not isinstance(other, (SparseTensor, Tensor, bool, int, float, complex)):
             return NotImplemented
-        form = FORMS.get(name)
+        form = self._form(name)
         if form is None:
             unsupported(name, self)
         return form(other, self) if reflected else form(self, other)
@@ -441,7 +451,7 @@ def _operator(name: str, reflected: bool = False) -> Any:
 
 def _method(name: str) -> Any:
     def call(self: SparseTensor, *args: Any) -> Any:
-        form = FORMS.get(name)
+        form = self._form(name)
         return unsupported(name, self) if form is None else form(self, *args)
 
     return call
