@@ -157,6 +157,36 @@ def test_distributed_data_parallel_over_two_daemons(start_daemon, tmp_path: Path
     run(TRAINING + "dist.destroy_process_group()", tmp_path, {"tt": two})
 
 
+COMPILED = """
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel
+
+def losses(wrap):
+    torch.manual_seed(3)
+    model = wrap(nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).to("tt"))
+    optimizer, found = torch.optim.AdamW(model.parameters(), lr=1e-2), []
+    for _ in range(4):
+        loss = (model(torch.randn(8, 6).to("tt") + rank) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.detach().cpu())
+    return torch.stack(found)
+
+wanted = losses(DistributedDataParallel)
+inside = losses(lambda net: DistributedDataParallel(torch.compile(net, backend="teletensor")))
+outside = losses(lambda net: torch.compile(DistributedDataParallel(net), backend="teletensor"))
+torch.testing.assert_close(inside, wanted)
+torch.testing.assert_close(outside, wanted)
+dist.destroy_process_group()
+"""
+
+
+def test_compiled_models(start_daemon, tmp_path: Path):
+    """torch.compile in DistributedDataParallel, and around it."""
+    run(COMPILED, tmp_path, {"tt": [start_daemon().unix]})
+
+
 UNUSED = """
 from torch.nn.parallel import DistributedDataParallel
 net = torch.nn.ModuleList([torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)]).to("tt")
@@ -496,7 +526,10 @@ dist.all_reduce(torch.ones(2, device="tt"), group=group)
 dist.destroy_process_group(group)
 error("destroyed", lambda: group.allreduce([torch.ones(3, device="tt")]).wait())
 keep("works", [torch.tensor(reduced(torch.ones(2, device="tt")))])
+step = teletensor.torch.capture(lambda x: dist.all_reduce(x) or x)
 x = torch.ones(3, device="tt")
+step(x)  # the first call runs line by line
+error("captured", lambda: step(x))
 if (child := os.fork()) == 0:
     error("forked", lambda: dist.group.WORLD.allreduce([x]))
     os._exit(7 if "before this process was forked" in texts["forked"] else 8)
@@ -513,6 +546,7 @@ def test_errors(start_daemon, tmp_path: Path):
         "devices": "the tensors must be on one device", "dtypes": "different dtypes",
         "list": "a list of 2 elements", "outputs": "must have the inputs' dtype", "average": "average is of",
         "itself": "send: rank 0 is no other rank", "root": "rank 2 is not in",
+        "captured": "all_reduce: teletensor.torch.capture and torch.compile cannot make",
         "gloo": "No backend type associated with device type tt",
         "destroyed": "all_reduce: the process group has been destroyed",
         "shapes": "rank 0 is in all_reduce(sum, float32[3]) at <string>:",

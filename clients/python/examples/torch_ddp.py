@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 2 clients/python/examples/torch_ddp.py [--epochs N]
 
-Each process learns from its part of the data to tell whether two numbers have the same sign; DDP averages the
-gradients on the daemon. Needs torch 2.11 or later; see docs/torch.md.
+Each process learns from its part of the data to tell whether two numbers have the same sign; DDP averages
+the gradients on the daemon. Needs torch 2.11 or later; see docs/torch.md.
 """
 
 import argparse

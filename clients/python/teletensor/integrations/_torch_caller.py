@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+from .. import _core
 from ._torch_data import is_on_device, split, write
 from ._torch_member import Member
 from ._torch_work import Work
@@ -84,6 +85,11 @@ class Caller:
         if not tensors or not is_on_device(tensors[0]):
             assert self._member is not None
             return self._member
+        if _core.tracing(_core.torch_session()):
+            raise RuntimeError(
+                f"{name}: teletensor.torch.capture and torch.compile cannot make a collective a part of a "
+                "step: call it, and modules such as DistributedDataParallel, outside of the captured step"
+            )
         if self._on_device is None:
             self._on_device = self._join()
         return self._on_device

@@ -24,6 +24,7 @@ _count = 1  # the number of GPUs that the program sees
 
 # The backends of a program as those of the device.
 _BACKENDS = {"nccl": "tt:teletensor", "gloo": "cpu:gloo,tt:teletensor"}
+_names: dict[str, str] = {}  # the program's name of each of them
 
 
 def _index(index: int) -> int:
@@ -163,7 +164,9 @@ def _backend(name: Any) -> Any:
     if not isinstance(name, str):
         return name
     found = name.lower()
-    return _BACKENDS.get(found) or re.sub("cuda:(nccl|gloo)", "tt:teletensor", found)
+    own = _BACKENDS.get(found) or re.sub("cuda:(nccl|gloo)", "tt:teletensor", found)
+    _names[own] = found
+    return own
 
 
 def _with_backend(of: Callable[..., Any], position: int) -> Callable[..., Any]:
@@ -184,9 +187,8 @@ def _get_backend(of: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(of)
     def get_backend(group: Any = None) -> str:
-        found: str = of(group)
-        names = {own: name for name, own in _BACKENDS.items()}
-        return names.get(found) or found.replace("tt:teletensor", "cuda:nccl")
+        own: str = of(group)
+        return _names.get(own, own)
 
     return get_backend
 

@@ -12,6 +12,7 @@ import warnings
 from typing import Any
 
 import torch
+from torch._dynamo import trace_rules
 
 from . import _trace
 
@@ -21,6 +22,9 @@ PROGRAMS = 16  # of a graph: one for each combination of sizes
 
 _LINE = re.compile(r'File "(.+)", line (\d+), in (.+)')
 _warned: set[tuple[str, str]] = set()  # files and names of functions
+
+# Collectives are no part of a graph: PyTorch's compiler does not look at the code of their backend.
+trace_rules.add("teletensor.integrations")
 
 
 def _warn(graph: Any, reason: str) -> None:
