@@ -165,7 +165,7 @@ class Front::Impl final : public Issuer {
 
   Front::Totals totals() const {
     Front::Totals totals = totals_;
-    totals.memory = program_bytes_->load(std::memory_order_relaxed);
+    totals.memory = program_bytes_->load(std::memory_order_relaxed) + templates_.bytes();
     return totals;
   }
   bool is_checked(const program::Program& program) const {

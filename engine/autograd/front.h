@@ -176,7 +176,7 @@ class Front {
     std::uint64_t bytes = 0, steps = 0;  // as they were sent
     std::uint64_t checked_ns = 0;        // time that their verification has taken
     // In bytes, of all programs that exist: a plan or a queued call may use a program whose
-    // definition is gone.
+    // definition is gone. Includes the templates.
     std::uint64_t memory = 0;
   };
   Totals totals() const;

@@ -19,6 +19,7 @@ class PreparedLoop {
   // for an earlier one, null if they do not read it. Cannot fail.
   virtual void run(const void* const* in, void* const* out, std::size_t first,
                    std::size_t end) const = 0;
+  virtual std::size_t bytes() const = 0;  // approximate memory
 };
 
 class LoopPreparer {

@@ -48,6 +48,7 @@ class Template final : public core::Shared {
   std::vector<core::DType> inputs;  // at most kMaxInputs
   std::vector<Step> steps;          // at most kMaxSteps
   std::unique_ptr<const Prepared> prepared;
+  std::size_t bytes = 0;  // approximate memory, set with `prepared`
 };
 
 struct TemplateCall final : core::Recycled<TemplateCall> {

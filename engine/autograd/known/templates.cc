@@ -53,6 +53,7 @@ std::size_t Templates::attempt(std::uint64_t seq, std::span<const Command> comma
     if (slot.lives > 0) {
       --slot.lives;
     } else {
+      set(slot, nullptr);
       slot = {};
       slot.hash = segment.hash;
       slot.lives = kLivesSeenOnce;
@@ -291,7 +292,7 @@ std::size_t Templates::run(std::uint64_t seq, const Slot& slot) {
 void Templates::learn(Slot& slot, std::span<const Command> commands) {
   slot.tried = true;
   slot.lives = kLives;
-  slot.repeated = nullptr;
+  set(slot, nullptr);
   slot.interner = sink_->interner().number();
   for (std::size_t most = kMaxSteps;;) {
     auto made = core::make_ref<Template>();
@@ -300,13 +301,22 @@ void Templates::learn(Slot& slot, std::span<const Command> commands) {
     if (made->steps.size() < kMinSteps) break;
     const std::size_t prepared = sink_->prepare(*made);
     if (prepared == made->steps.size()) {
-      slot.repeated = made;
+      set(slot, made);
       return;
     }
     most = prepared;
   }
   slot.steps.clear();
   slot.records.clear();
+}
+
+void Templates::set(Slot& slot, core::Ref<const Template> repeated) {
+  const auto bytes_of = [](const auto& each) {
+    return each == nullptr ? 0 : each->bytes + each->steps.size() * sizeof(Step);
+  };
+  bytes_ -= bytes_of(slot.repeated);
+  slot.repeated = std::move(repeated);
+  bytes_ += bytes_of(slot.repeated);
 }
 
 std::size_t Templates::describe(std::span<const Command> commands, std::size_t most, Slot& slot,

@@ -46,6 +46,8 @@ class Templates {
   std::size_t execute(std::uint64_t seq, std::span<const program::Command> commands) {
     return seq < attempt_at_ ? 0 : attempt(seq, commands);
   }
+  // Approximate memory of the templates.
+  std::size_t bytes() const { return bytes_; }
 
  private:
   static constexpr std::size_t kMinPart = 4;       // steps of a template that run together
@@ -115,6 +117,7 @@ class Templates {
   std::size_t run(std::uint64_t seq, const Slot& slot);
   // Makes a template of the first steps of a segment, or notes that this is not possible.
   void learn(Slot& slot, std::span<const program::Command> commands);
+  void set(Slot& slot, core::Ref<const program::Template> repeated);
   // Describes the first steps, up to `most`, and returns the index of the command after them.
   std::size_t describe(std::span<const program::Command> commands, std::size_t most, Slot& slot,
                        program::Template& made) const;
@@ -125,6 +128,7 @@ class Templates {
   Graph& graph_;
   Names& names_;
   Sink* const sink_;
+  std::size_t bytes_ = 0;
   std::uint64_t attempt_at_ = 0;  // commands before this one need no attempt
   std::uint8_t last_ = 0;         // the slot of the template that ran last
   bool open_ = false;             // only the first steps of that template have run

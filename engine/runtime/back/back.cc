@@ -47,8 +47,13 @@ bool is_quick(const ops::Catalog& catalog, Chunk& chunk) {
       case Entry::Kind::kCall:
       case Entry::Kind::kPublish:
       case Entry::Kind::kGroup:
-      case Entry::Kind::kTemplate:
         return false;
+      case Entry::Kind::kTemplate:
+        if (entry.repetition->repeated->elements * static_cast<std::int64_t>(entry.size()) >
+            static_cast<std::int64_t>(Back::kMaxHere) * kFewElements) {
+          return false;
+        }
+        break;
     }
   }
   return true;

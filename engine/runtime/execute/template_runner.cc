@@ -77,7 +77,10 @@ std::size_t TemplateRunner::prepare(Template& repeated, const ops::Catalog& cata
   prepared->device = static_cast<std::size_t>(found);
   std::size_t count = 0;
   prepared->loop = preparer->prepare_loop(steps, &count);
-  if (count == repeated.steps.size()) repeated.prepared = std::move(prepared);
+  if (count < repeated.steps.size()) return count;
+  repeated.bytes =
+      sizeof repeated + sizeof *prepared + prepared->loop->bytes() + count * sizeof(Template::Step);
+  repeated.prepared = std::move(prepared);
   return count;
 }
 

@@ -113,6 +113,30 @@ struct Model {
         return name(s.out, world.add(a, other()));
       case What::kMul:
         return name(s.out, world.mul(a, other()));
+      case What::kLoop: {
+        Handle* x = a;
+        for (const Line& line : lines_of(s)) {
+          Handle* const other = line.with_b ? b : nullptr;
+          switch (line.op) {
+            case Line::Op::kSin:
+              x = world.apply(model::Op::kSin, {x});
+              break;
+            case Line::Op::kTanh:
+              x = world.apply(model::Op::kTanh, {x});
+              break;
+            case Line::Op::kNeg:
+              x = world.apply(model::Op::kNeg, {x});
+              break;
+            case Line::Op::kAdd:
+              x = world.add(x, other != nullptr ? other : world.number(line.number));
+              break;
+            case Line::Op::kMul:
+              x = world.mul(x, other != nullptr ? other : world.number(line.number));
+              break;
+          }
+        }
+        return name(s.out, x);
+      }
       case What::kMatmul:
         return name(s.out, world.apply(model::Op::kMatmul, {a, b}));
       case What::kSum:
@@ -279,6 +303,19 @@ struct Subject {
         return name(s.out, client.call_op("add", {x, other}));
       case What::kMul:
         return name(s.out, client.call_op("mul", {x, other}));
+      case What::kLoop: {
+        client::HandleRef h = a;
+        for (const Line& line : lines_of(s)) {
+          static constexpr const char* kOps[] = {"sin", "tanh", "neg", "add", "mul"};
+          std::vector<ops::Var> arguments{client.var(h)};
+          if (line.op == Line::Op::kAdd || line.op == Line::Op::kMul) {
+            arguments.push_back(line.with_b ? var(s.b) : ops::Var(line.number));
+          }
+          h = client.call_op(kOps[static_cast<int>(line.op)], arguments);
+          if (!h) return;
+        }
+        return name(s.out, h);
+      }
       case What::kMatmul:
         return name(s.out, client.call_op("matmul", {x, other}));
       case What::kSum:
@@ -498,7 +535,7 @@ std::string mismatch(Model& m, Subject& s, bool tape, bool values) {
 
 struct Counts {
   std::uint64_t programs = 0, steps = 0, refusals = 0, ended = 0, inplace = 0, hooks = 0;
-  std::uint64_t failed = 0, lost = 0, compared = 0, gradients = 0;
+  std::uint64_t failed = 0, lost = 0, compared = 0, gradients = 0, repeated = 0;
 };
 
 // D11: the effect of these steps on a view whose stale history refuses them is not specified.
@@ -580,6 +617,7 @@ std::string run_steps(std::vector<Step>& program, Chooser* chooser, std::size_t 
     }
   }
   counts.hooks += m.log.size();
+  counts.repeated += s.client.daemon.repeated;
   return mismatch(m, s, true, true);
 }
 
@@ -739,9 +777,9 @@ int main(int argc, char** argv) {
   const auto n = [](std::uint64_t count) { return static_cast<unsigned long long>(count); };
   std::printf(
       "names_inprocess: %llu programs, %llu steps, %llu refused alike, %llu in-place writes, "
-      "%llu hook calls, %llu ended on large numbers\n",
+      "%llu hook calls, %llu ended on large numbers, %llu commands repeated\n",
       n(counts.programs), n(counts.steps), n(counts.refusals), n(counts.inplace), n(counts.hooks),
-      n(counts.ended));
+      n(counts.ended), n(counts.repeated));
   std::printf(
       "names_inprocess: %llu programs with a failure (%llu met it): %llu steps did not happen, "
       "%llu names and %llu gradients as in the twin\n",

@@ -58,13 +58,39 @@ model::Numbers numbers_of(std::uint64_t data, std::int64_t count) {
   return out;
 }
 
+std::vector<Line> lines_of(const Step& step) {
+  std::mt19937_64 random(step.data * 2654435761u + 2);
+  const auto below = [&](std::uint64_t n) { return random() % n; };
+  const auto any = [&] {
+    Line line;
+    line.op = static_cast<Line::Op>(below(5));
+    line.number = static_cast<double>(below(5)) / 4 - 0.5;
+    line.with_b = step.b >= 0 && below(2) == 0;
+    return line;
+  };
+  std::vector<Line> body;
+  for (std::uint64_t n = 1 + below(12); n > 0; --n) body.push_back(any());
+  body.push_back(Line());  // tanh, so that the numbers stay small
+  const std::uint64_t breaks = below(3) == 0 ? 0 : 10 + below(60);
+  std::vector<Line> lines;
+  for (std::int64_t round = 0; round < step.length; ++round) {
+    for (const Line& line : body) {
+      const std::uint64_t what = breaks == 0 ? 2 : below(breaks);
+      if (what == 0) continue;
+      lines.push_back(what == 1 ? any() : line);
+    }
+  }
+  lines.push_back(Line());
+  return lines;
+}
+
 std::string text_of(const Step& s) {
   static const char* const kNames[] = {
       "new",     "unary",     "add",      "mul",      "matmul",  "sum",      "select",
       "slice",   "transpose", "unbind",   "view",     "reshape", "expand",   "index",
       "detach",  "data",      "unary_",   "add_",     "mul_",    "copy_",    "fill_",
       "setitem", "setdata",   "flag",     "retain",   "hook",    "backward", "grad",
-      "getgrad", "setgrad",   "gradnone", "gradzero", "drop"};
+      "getgrad", "setgrad",   "gradnone", "gradzero", "drop",    "loop"};
   std::string text = kNames[static_cast<int>(s.what)];
   text += " " + s.op + " a=" + std::to_string(s.a) + " b=" + std::to_string(s.b) +
           " out=" + std::to_string(s.out) + " x=" + std::to_string(s.number) +
@@ -217,6 +243,15 @@ Step Chooser::next(const Env& env, int i) {
   int draw = static_cast<int>(below(static_cast<std::uint64_t>(total))), kind = 0;
   while (draw >= weights_[static_cast<std::size_t>(kind)]) {
     draw -= weights_[static_cast<std::size_t>(kind++)];
+  }
+  if (!data_only_ && chance(0.08)) {
+    const Sizes& shape = shape_at(env, step.a);
+    step.what = What::kLoop;
+    step.b = pick(env, [&](const Handle& h) { return h.shape() == shape; });
+    step.length = 2 + static_cast<std::int64_t>(below(20));
+    step.data = random_() % 1000000;
+    step.out = 8 * i;
+    return step;
   }
   const Step plain = step;
   step.out = 8 * i;

@@ -45,7 +45,8 @@ enum class What {
   kSetGrad,
   kNoGrad,
   kZeroGrad,
-  kDrop
+  kDrop,
+  kLoop
 };
 
 // One item of x[...]: a whole or sliced dimension, or a number.
@@ -72,6 +73,18 @@ struct Step {
   bool create = false, allow_unused = false;
 };
 std::string text_of(const Step& step);
+
+// A line of a loop: x = op(x), or x = x + other and x = x * other, where other is name b or a
+// number.
+struct Line {
+  enum class Op { kSin, kTanh, kNeg, kAdd, kMul };
+  Op op = Op::kTanh;
+  double number = 0;  // for kAdd and kMul
+  bool with_b = false;
+};
+// The lines of all `length` rounds of a kLoop step, in their order. The rounds are the same, except
+// for single lines that are missing or others in a few rounds.
+std::vector<Line> lines_of(const Step& step);
 
 // Numbers between -1.5 and 1.5 with two decimals.
 model::Numbers numbers_of(std::uint64_t data, std::int64_t count);

@@ -6,6 +6,7 @@
 
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/cpu_backend.h"
+#include "engine/runtime/queue/queue.h"
 
 namespace teletensor::fuzz {
 
@@ -66,7 +67,15 @@ void Daemon::frame(std::string_view bytes, wire::Progress& progress) {
   }
   if (frame.first_id != front_.next_id()) bug("client and daemon count handles differently");
   std::uint64_t seq = frame.first_seq;
-  for (program::Command& command : frame.commands) {
+  for (std::size_t at = 0; at < frame.commands.size(); ++at) {
+    if (const auto count = front_.repeat(seq, std::span(frame.commands).subspan(at)); count > 0) {
+      at += count - 1;
+      seq += count;
+      repeated += count;
+      progress.completed_upto = seq - 1;
+      continue;
+    }
+    program::Command& command = frame.commands[at];
     if (std::holds_alternative<program::Raise>(command)) run_pending();
     Status status = front_.execute(seq, std::move(command));
     while (status.ok() && front_.busy()) status = front_.resume(1 << 20);
@@ -110,6 +119,27 @@ program::Instruction& Daemon::instruction(std::uint64_t seq) {
   has_pending_ = true;
   pending_.seq = seq;
   return pending_;
+}
+
+std::size_t Daemon::prepare(program::Template& repeated) {
+  return runtime::TemplateRunner::prepare(repeated, ops::catalog(), devices());
+}
+
+void Daemon::repeat(std::unique_ptr<program::TemplateCall>&& call, std::uint64_t) {
+  run_pending();
+  const auto size = static_cast<std::int64_t>(call->size());
+  const bool fails = fail_at >= instructions && fail_at < instructions + size;
+  if (!fails && executor_.templates().run(*call)) {
+    instructions += size;
+    return;
+  }
+  runtime::Chunk chunk;
+  runtime::TemplateRunner::expand(*call, chunk);
+  for (; !chunk.empty(); chunk.pop()) {
+    pending_ = std::move(chunk.front().instruction);
+    has_pending_ = true;
+    run_pending();
+  }
 }
 
 Status Daemon::constant(std::uint64_t seq, program::Constant constant, program::ValueRef value) {

@@ -28,9 +28,12 @@ class Daemon final : public autograd::Sink {
   std::int64_t instructions = 0;   // the number of instructions so far
   std::int64_t fail_at = -1;       // the instruction that fails
   std::set<std::uint64_t> failed;  // the commands of which an instruction has failed
+  std::uint64_t repeated = 0;      // the number of commands that ran together (templates)
 
   program::Instruction& instruction(std::uint64_t seq) override;
   program::Interner& interner() override { return interner_; }
+  std::size_t prepare(program::Template& repeated) override;
+  void repeat(std::unique_ptr<program::TemplateCall>&& call, std::uint64_t last_seq) override;
   core::Status constant(std::uint64_t seq, program::Constant constant,
                         program::ValueRef value) override;
   core::Status uploaded(std::uint64_t seq, const program::Uploaded&, program::ValueRef) override;

@@ -89,7 +89,14 @@ class PlainLoop final : public PreparedLoop {
     }
   }
 
+  std::size_t bytes() const override {
+    std::size_t bytes = sizeof *this + steps_.size() * sizeof(Step);
+    for (const auto& block : numbers_) bytes += sizeof block + block.size();
+    return bytes;
+  }
+
   static constexpr std::size_t kMaxSteps = 64;
+  static constexpr std::size_t kMaxNumbers = 8;  // different ones
 
  private:
   // Assigns slots. The slot of a result is free after the last step that reads it; that step itself
@@ -205,10 +212,7 @@ class PlainLoopMaker final : public LoopMaker {
       PlainLoop::Source& source = step.sources[i];
       if (in[i].kind == Kind::kNumber && !condition) {
         source.kind = PlainLoop::Source::Kind::kNumber;
-        source.index = static_cast<std::uint32_t>(numbers_.size());
-        PlainLoop::Number& number = numbers_.emplace_back();
-        number_bytes(in[i].number, kDTypeOf<A>, number.element);
-        number.size = sizeof(A);
+        if (!add_number<A>(in[i].number, source.index)) return not_plain();
         continue;
       }
       if (in[i].kind != Kind::kTensor || in[i].dtype != dtype || in[i].data != nullptr ||
@@ -224,6 +228,23 @@ class PlainLoopMaker final : public LoopMaker {
     }
     steps_.push_back(step);
     return {};
+  }
+
+  // Sets `index` to that of the number. Returns false if there are too many.
+  template <class A>
+  bool add_number(const core::Number& added, std::uint32_t& index) {
+    PlainLoop::Number number{};
+    number_bytes(added, kDTypeOf<A>, number.element);
+    number.size = sizeof(A);
+    for (index = 0; index < numbers_.size(); ++index) {
+      const PlainLoop::Number& each = numbers_[index];
+      if (each.size == number.size && std::memcmp(each.element, number.element, sizeof(A)) == 0) {
+        return true;
+      }
+    }
+    if (numbers_.size() == PlainLoop::kMaxNumbers) return false;
+    numbers_.push_back(number);
+    return true;
   }
 
   const core::Geometry& layout_;
