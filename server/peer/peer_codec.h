@@ -17,7 +17,7 @@
 
 namespace teletensor::server {
 
-inline constexpr std::uint32_t kPeerProtocol = 4;
+inline constexpr std::uint32_t kPeerProtocol = 5;
 inline constexpr std::size_t kMaxPeers = 256;
 inline constexpr std::size_t kMaxPeerName = 64;       // Maximum length of a peer's name in bytes.
 inline constexpr std::size_t kMaxPeerRanks = 16'384;  // Maximum number of ranks in a group.
