@@ -169,6 +169,13 @@ struct Raised {
   std::vector<std::uint64_t> rebinds;  // seqs of the in-place commands, ascending
 };
 
+// A rank without which an elastic group of the session continues.
+struct LostRank {
+  std::uint64_t group = 0;  // the session's number of the group
+  std::uint32_t rank = 0;
+  std::string why;  // follows "rank n " in a sentence
+};
+
 // Receives a session's events for its client. The functions are called from lanes and from
 // submit(); they must not block or call the session.
 class SessionListener {
@@ -179,6 +186,7 @@ class SessionListener {
   virtual void on_fetched(Fetched fetched) = 0;
   virtual void on_error(LateError error) = 0;  // at most once for each root
   virtual void on_raised(Raised raised) = 0;
+  virtual void on_rank_lost(LostRank) {}
   virtual void on_slow(SlowOp) {}  // called for instructions of 50 ms or more
   // The memory of events that the client has not read, in bytes; charged to the session.
   virtual std::uint64_t unread_bytes() const { return 0; }

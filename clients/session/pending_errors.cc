@@ -39,6 +39,12 @@ std::vector<wire::ErrorEvent> PendingErrors::all() const {
   return stream_.received().errors.all();
 }
 
+std::vector<wire::LostRankEvent> PendingErrors::take_lost_ranks() {
+  if (stream_.origin().is_parents()) return {};
+  MutexLock lock(stream_.mutex());
+  return std::exchange(stream_.received().lost_ranks, {});
+}
+
 std::string PendingErrors::join(core::Code code) {
   const LateError error = raise_those(code);
   if (error.status.code() != code) return "";

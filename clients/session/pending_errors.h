@@ -45,6 +45,8 @@ class PendingErrors {
   // The asynchronous errors that were received and not raised, oldest first. Their status codes may
   // differ.
   std::vector<wire::ErrorEvent> all() const;
+  // Removes and returns the lost ranks of groups that were received, in the order of the losses.
+  std::vector<wire::LostRankEvent> take_lost_ranks();
   // Returns the oldest pending error, together with all others of its status code. The in-place
   // writes that failed with them are reverted on both sides, and the errors are not pending any
   // more.

@@ -53,6 +53,10 @@ bool reduces(Op op) {
 
 bool whole(Op op) { return op == Op::kAllReduce || op == Op::kReduce || op == Op::kBroadcast; }
 
+bool replicated(Op op) {
+  return op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kAllGather || op == Op::kBarrier;
+}
+
 std::uint64_t fingerprint(const Call& call) {
   std::uint64_t hash = mixed(0, static_cast<std::uint64_t>(call.op));
   hash = mixed(hash, reduces(call.op) ? static_cast<std::uint64_t>(call.reduction) : 0);
@@ -82,7 +86,7 @@ std::string describe(const Call& call) {
   if (call.op == Op::kReduce) text += "dst=" + std::to_string(call.root) + ", ";
   if (call.op == Op::kGather) text += "dst=" + std::to_string(call.root) + ", ";
   if (call.op == Op::kBroadcast || call.op == Op::kScatter) {
-    text += "src=" + std::to_string(call.root) + ", ";
+    text += "src=" + (call.root == kNoRank ? "lowest" : std::to_string(call.root)) + ", ";
   }
   if (call.op == Op::kSend) text += "dst=" + std::to_string(call.peer) + ", ";
   if (call.op == Op::kRecv && call.peer != kNoRank) {

@@ -50,7 +50,7 @@ struct Call {
   core::DType dtype = core::DType::kF32;
   core::Dims shape;        // shape of the operand, for error messages
   std::int64_t count = 0;  // elements of the whole operand of kAllReduce, kReduce, kBroadcast
-  Rank root = 0;
+  Rank root = 0;           // kNoRank for kBroadcast: the lowest rank of the group
   std::vector<std::int64_t> counts;           // one count for each rank, equal on all ranks
   std::vector<std::int64_t> sends, receives;  // one count for each rank; these differ between ranks
   Rank peer = kNoRank;
@@ -64,6 +64,10 @@ std::string rank_text(Rank rank);
 bool reduces(Op op);
 // Returns true for all_reduce, reduce and broadcast, which send one whole operand through the tree.
 bool whole(Op op);
+
+// Returns true for operations whose results are equal on all ranks, which are those of an elastic
+// group.
+bool replicated(Op op);
 
 // A hash of the parts of a call that must be equal on all ranks.
 std::uint64_t fingerprint(const Call& call);

@@ -3,7 +3,25 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/program/text.h"
+
 namespace teletensor::collective {
+
+std::string Context::about(Rank rank, const std::string& text) const {
+  return "group \"" + name + "\": " + rank_text(rank) + " " + program::shortened(text, kMaxReason);
+}
+
+void Context::lose(const std::vector<Claim>& lost, Number last) {
+  std::vector<Rank> ranks;
+  for (const Claim& claim : lost) ranks.push_back(claim.rank);
+  group = group.without(ranks);
+  departures.remove(lost);
+  Action action;
+  action.kind = Action::Kind::kLost;
+  action.number = last;
+  action.message.vote.claims = lost;
+  out.push(std::move(action));
+}
 
 void Context::send_votes(Purpose purpose, Number number, Fold& fold) {
   for (const int level : fold.advance(spread)) {
@@ -52,9 +70,27 @@ void Collective::deposit(std::size_t at, Call call, Failed failed) {
 
 // ---------------------------------------------------------------- steps
 
+// The calls of the place's ranks. A broadcast from the lowest rank gets this rank as its root.
+std::vector<Call> Collective::calls() const {
+  std::vector<Call> calls;
+  for (const auto& deposit : deposits_) {
+    calls.push_back(deposit->call);
+    if (calls.back().op == Op::kBroadcast && calls.back().root == kNoRank) {
+      calls.back().root = context_.group.present().front();
+    }
+  }
+  return calls;
+}
+
 void Collective::announce() {
   Vote sum;
   const std::vector<Rank>& ranks = context_.ranks();
+  for (std::optional<Deposit>& deposit : deposits_) {
+    const Call& call = deposit->call;
+    if (call.op != Op::kBroadcast || call.root == kNoRank || context_.group.has(call.root))
+      continue;
+    deposit->failed = {core::Code::kDeadlineExceeded, rank_text(call.root) + " is lost"};
+  }
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     Vote vote;
     vote.lowest = ranks[i];
@@ -68,9 +104,7 @@ void Collective::announce() {
   announce_.start(std::move(sum));
   context_.send_votes(Purpose::kAnnounce, number_, announce_);
   if (!good || is_barrier()) return;
-  std::vector<Call> calls;
-  for (const auto& deposit : deposits_) calls.push_back(deposit->call);
-  exchange_.emplace(context_.group, context_.place, number_, std::move(calls), context_.limits,
+  exchange_.emplace(context_.group, context_.place, number_, calls(), context_.limits,
                     context_.out);
   exchange_->announce();
 }
@@ -217,6 +251,15 @@ void Collective::interrupt() {
 void Collective::forget_announcement() {
   drop_early();
   announce_ = Fold();
+}
+
+void Collective::drop_lost(const std::vector<Rank>& before) {
+  std::vector<std::optional<Deposit>> left;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (context_.group.has(before[i])) left.push_back(std::move(deposits_[i]));
+  }
+  deposits_ = std::move(left);
+  std::erase_if(late_, [&](const auto& entry) { return !context_.group.has(entry.first); });
 }
 
 // ---------------------------------------------------------------- messages of peers

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/collective/epoch_end.h"
 #include "engine/collective/exchange/exchange.h"
 #include "engine/collective/exchange/point_to_point.h"
 #include "engine/collective/outbox.h"
@@ -20,20 +21,28 @@ namespace teletensor::collective {
 // What is the same for all collectives of one place in one epoch. It belongs to the participant,
 // which outlives them.
 struct Context {
-  const Group& group;
+  Group group;  // changes when the group loses ranks
   const Place place;
   const std::string name;  // of the group, in error messages
   const Limits limits;
-  const Spread spread;
+  Spread spread;
   Outbox out;
   // The texts that errors on other ranks show for the present state of ranks of this place.
   std::map<Rank, std::string> doing;
+  Departures departures;
 
   const std::vector<Rank>& ranks() const { return group.ranks_of(place); }
   // The beginning of an error message about collective `number`.
   std::string title(Number number) const {
     return "group \"" + name + "\" #" + std::to_string(number) + ": ";
   }
+  // An error message about a rank.
+  std::string about(Rank rank, const std::string& text) const;
+  // Continues without these ranks after collective `last`. Until leave_out_lost(), the place votes
+  // with all places as before.
+  void lose(const std::vector<Claim>& lost, Number last);
+  // Exchanges no more votes with places that have lost all their ranks.
+  void leave_out_lost() { spread = Spread(group, place); }
   // Sends the votes of a fold that are new, or all that `to` has been sent earlier.
   void send_votes(Purpose purpose, Number number, Fold& fold);
   void repeat_votes(Place to, Purpose purpose, Number number, const Fold& fold);
@@ -78,6 +87,9 @@ class Collective {
   void withdraw();
   void interrupt();
   void forget_announcement();
+  // Drops the deposits of ranks that the group has lost since; `before` are the ranks that the
+  // place had. forget_announcement() precedes it.
+  void drop_lost(const std::vector<Rank>& before);
 
   // ---- messages of peers
   core::Status receive_vote(Place from, const Message& message);
@@ -111,6 +123,7 @@ class Collective {
   bool early(const Message& message) const;
   core::Status decide();
   void start_explaining();
+  std::vector<Call> calls() const;
   std::string explanation(const Vote& vote) const;
   void complete_with(const core::Status& status);
   void drop_early();

@@ -175,4 +175,8 @@ void Collectives::rest(Number number, bool interrupted) {
   if (interrupted) collectives_.clear();
 }
 
+void Collectives::drop_lost(const std::vector<Rank>& before) {
+  for (auto& [number, collective] : collectives_) collective.drop_lost(before);
+}
+
 }  // namespace teletensor::collective

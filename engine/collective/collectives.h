@@ -62,6 +62,8 @@ class Collectives {
   void withdraw(Number number);
   // All places rest after `number`; deposits after it are dropped if `interrupted`.
   void rest(Number number, bool interrupted);
+  // See Collective::drop_lost(). rest() precedes it.
+  void drop_lost(const std::vector<Rank>& before);
 
  private:
   Context& context_;

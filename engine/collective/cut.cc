@@ -25,9 +25,9 @@ Cut::Generation* Cut::find(Number generation) {
   return &generations_[generation];
 }
 
-void Cut::hold(Number announced) {
+void Cut::hold(Number announced, bool heals) {
   holding_ = true;
-  leads_ = keeps_at_rest() || interrupt_next;
+  leads_ = keeps_at_rest() || interrupt_next || heals;
   Vote vote;
   vote.announced = announced;
   vote.interrupted = std::exchange(interrupt_next, false);
@@ -39,12 +39,13 @@ void Cut::rest() {
   const Generation& now = current();
   at_rest_ = true;
   repeats_ = now.rest.result().announced > *number_ && !now.hold.result().interrupted;
-  if (repeats_) drains = false;
+  heals_ = !now.rest.result().claims.empty();
+  if (repeats_ || heals_) drains = false;
 }
 
 void Cut::go_on() {
   generations_.erase(generation_++ - 1);
-  holding_ = at_rest_ = false;
+  holding_ = at_rest_ = heals_ = false;
   number_.reset();
 }
 

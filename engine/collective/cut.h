@@ -16,6 +16,10 @@
 // forget what they know about later announcements, and announce again after the release. The vote
 // is not repeated after a restart: a place is at rest only when all others have heard its vote, or
 // have reached the higher cut, which is then the same number.
+//
+// An elastic group loses ranks in the same way: a place whose rank is lost starts a generation with
+// a lower cut and names the rank in its rest vote, so all places continue without it after the same
+// collective, or none does.
 #pragma once
 
 #include <map>
@@ -51,7 +55,7 @@ class Cut {
   bool at_rest() const { return at_rest_; }
   // The place drains, and the group stays at rest until it ends that.
   bool rests() const {
-    return at_rest_ && drains && !generations_.at(generation_).release.started();
+    return at_rest_ && drains && !heals_ && !generations_.at(generation_).release.started();
   }
   // The place has started the generation itself, and not after a vote of another place.
   bool leads() const { return leads_; }
@@ -61,15 +65,16 @@ class Cut {
   // Whether this place may vote for the release. A place that only follows another place stays at
   // rest with it, so that it may stop as well while the leading place is away.
   bool may_release(const Spread& spread) {
-    if (keeps_at_rest()) return false;
-    return spread.levels.size() != 1 || leads() || current().release.heard();
+    if (interrupts || (drains && !heals_)) return false;
+    return spread.levels.size() != 1 || leads() || heals_ || current().release.heard();
   }
 
-  // The steps of a generation, in this order.
-  void hold(Number announced);
+  // The steps of a generation, in this order. `heals`: this place starts it because of lost ranks.
+  void hold(Number announced, bool heals);
   void know(Number number) { number_ = number; }
   // If a place that drains still has open deposits, all places end their drains, so that its ranks
-  // get what they wait for.
+  // get what they wait for. They also do so if the group loses ranks, because the votes of this
+  // generation have contents that an image does not contain.
   void rest();
   void go_on();
 
@@ -88,6 +93,7 @@ class Cut {
   Number generation_;
   std::map<Number, Generation> generations_;
   bool holding_ = false, at_rest_ = false, leads_ = false, repeats_ = false;
+  bool heals_ = false;  // the group loses ranks in this generation
   std::optional<Number> number_;
 };
 

@@ -1,8 +1,14 @@
-// EpochEnd: why and after which number the collectives of an epoch end.
+// EpochEnd: why and after which number the collectives of an epoch end. Departures: ranks that an
+// elastic group loses, without an end.
 #pragma once
 
+#include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/collective/message.h"
 #include "engine/collective/vote.h"
@@ -58,6 +64,43 @@ class EpochEnd {
   Fold leaving_;
   std::set<Place> left_places_;
   bool ended_ = false;
+};
+
+// Departures owns the ranks of one place that are lost, until their elastic group continues without
+// them.
+class Departures {
+ public:
+  // The rank takes part in the collectives up to `last`. Does nothing if it was added earlier.
+  void add(Rank rank, Number last, std::string text) {
+    ranks_.try_emplace(rank, Departure{last, std::move(text)});
+  }
+  bool has(Rank rank) const { return ranks_.contains(rank); }
+  bool empty() const { return ranks_.empty(); }
+  // Deposits after `number` were dropped.
+  void dropped_after(Number number) {
+    for (auto& [rank, departure] : ranks_) departure.last = std::min(departure.last, number);
+  }
+  // The ranks that take part in no collective after `done`, as many as fit into a vote.
+  std::vector<Claim> due(Number done) const {
+    std::vector<Claim> claims;
+    for (const auto& [rank, departure] : ranks_) {
+      if (claims.size() == Vote::kClaims) break;
+      if (departure.last <= done) {
+        claims.push_back({rank, std::uint64_t{rank} + 1, 1, departure.text});
+      }
+    }
+    return claims;
+  }
+  void remove(const std::vector<Claim>& claims) {
+    for (const Claim& claim : claims) ranks_.erase(claim.rank);
+  }
+
+ private:
+  struct Departure {
+    Number last = 0;
+    std::string text;
+  };
+  std::map<Rank, Departure> ranks_;
 };
 
 }  // namespace teletensor::collective

@@ -13,17 +13,34 @@ Range part(Range range, std::int64_t i, std::int64_t n) {
 }
 
 Group::Group(Rank ranks, std::vector<std::vector<Rank>> ranks_of, Place radix)
-    : ranks_(ranks), ranks_of_(std::move(ranks_of)), place_of_(ranks, kNowhere) {
+    : ranks_(ranks), ranks_of_(std::move(ranks_of)) {
   std::sort(ranks_of_.begin(), ranks_of_.end());
+  radix_ = radix != 0 ? radix : places() > 4096 ? 32 : 64;
+  while (size_of_level(levels_) < places()) ++levels_;
+  index();
+}
+
+Group Group::without(const std::vector<Rank>& lost) const {
+  Group rest = *this;
+  for (std::vector<Rank>& ranks : rest.ranks_of_) {
+    std::erase_if(
+        ranks, [&](Rank rank) { return std::find(lost.begin(), lost.end(), rank) != lost.end(); });
+  }
+  rest.index();
+  return rest;
+}
+
+void Group::index() {
+  place_of_.assign(ranks_, kNowhere);
+  present_.clear();
+  pieces_.clear();
   for (Place place = 0; place < places(); ++place) {
     for (const Rank rank : ranks_of_[place]) place_of_[rank] = place;
   }
-  for (Rank rank = 0; rank < ranks; ++rank) {
+  for (Rank rank = 0; rank < ranks_; ++rank) {
     if (place_of_[rank] != kNowhere) present_.push_back(rank);
   }
-  radix_ = radix != 0 ? radix : places() > 4096 ? 32 : 64;
-  while (size_of_level(levels_) < places()) ++levels_;
-  forests_.resize(static_cast<std::size_t>(levels_) + 1);
+  forests_.assign(static_cast<std::size_t>(levels_) + 1, {});
   for (int level = 0; level <= levels_; ++level) {
     for (Place begin = 0; begin < places(); begin += size_of_level(level)) {
       std::vector<Rank> held;
@@ -50,8 +67,10 @@ Group::Block Group::block(int level, Place place) const {
 
 std::vector<Group::Block> Group::children(int level, Block parent) const {
   std::vector<Block> blocks;
-  for (Place at = parent.begin; at < parent.end; at = blocks.back().end) {
-    blocks.push_back(block(level, at));
+  for (Place at = parent.begin; at < parent.end;) {
+    const Block child = block(level, at);
+    if (level > 0 || !ranks_of_[at].empty()) blocks.push_back(child);
+    at = child.end;
   }
   return blocks;
 }

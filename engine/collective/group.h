@@ -2,7 +2,8 @@
 //
 // The daemons of a group are its places, 0 to D - 1, in the order of their lowest ranks. A block of
 // level l is radix^l neighbouring places (the last one may be smaller); a block of level l + 1 has
-// up to `radix` blocks of level l as its children. Nothing here influences the bits of a result.
+// up to `radix` blocks of level l as its children. Nothing here influences the bits of a result. A
+// place that has lost all its ranks keeps its number, but no place sends it anything.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +46,10 @@ class Group {
   // more than 4,096 daemons.
   Group(Rank ranks, std::vector<std::vector<Rank>> ranks_of, Place radix = 0);
 
+  // The group of the remaining ranks when `lost` are lost. Places keep their numbers. Precondition:
+  // levels() <= 1.
+  Group without(const std::vector<Rank>& lost) const;
+
   Rank ranks() const { return ranks_; }
   Place places() const { return static_cast<Place>(ranks_of_.size()); }
   int levels() const { return levels_; }
@@ -53,7 +58,8 @@ class Group {
   bool has(Rank rank) const { return rank < ranks_ && place_of_[rank] != kNowhere; }
   Place place_of(Rank rank) const { return place_of_[rank]; }
 
-  // The block of a level that contains the place, and the children of a block of level + 1.
+  // The block of a level that contains the place, and the children of a block of level + 1. A place
+  // without ranks is no child.
   Block block(int level, Place place) const;
   std::vector<Block> children(int level, Block parent) const;
 
@@ -77,8 +83,9 @@ class Group {
  private:
   static constexpr Place kNowhere = ~0u;
   Place size_of_level(int level) const;  // number of places in a full block
+  void index();                          // derives the other members from ranks_of_
 
-  const Rank ranks_;
+  Rank ranks_;
   std::vector<std::vector<Rank>> ranks_of_;
   std::vector<Place> place_of_;
   std::vector<Rank> present_;

@@ -119,7 +119,10 @@ struct Action {
     kRunTo,   // sessions run until they have deposited collective `number`, and stop after it
     kAtRest,  // all ranks of the group rest after collective `number`: image() may be taken
     kGoOn,    // sessions may run freely again
-    kEnded,   // the epoch is over: status
+    // The group continues without the ranks in message.vote.claims, whose texts say why, after
+    // collective `number`. The owner drops their deposits; no action concerns these ranks any more.
+    kLost,
+    kEnded,  // the epoch is over: status
   };
   Kind kind = Kind::kSend;
   Place to = 0;

@@ -21,6 +21,8 @@ struct Limits {
   Number ahead = 64;                // maximum of collectives that are announced but not finished
   Number active = 2;  // maximum of collectives whose partial sums may be sent at the same time
   std::size_t offers = 4096;  // maximum of incomplete sends from one place to another
+  // Not a limit: the group continues without ranks that are lost (Participant::depart).
+  bool elastic = false;
 };
 
 class Outbox {
@@ -58,6 +60,14 @@ class Outbox {
     return jobs_;
   }
   void push(Action action) { actions_.push_back(std::move(action)); }
+  // An action that consists of these parts.
+  void tell(Action::Kind kind, Number number = 0, bool interrupted = false) {
+    Action action;
+    action.kind = kind;
+    action.number = number;
+    action.interrupted = interrupted;
+    actions_.push_back(std::move(action));
+  }
   std::vector<Action> take() { return std::exchange(actions_, {}); }
 
   // This place has finished all collectives up to `done`. told() is the `done` that was last sent

@@ -22,10 +22,10 @@ constexpr core::Code kRankLost = core::Code::kDeadlineExceeded;
 
 Participant::Participant(const Group& group, Place place, std::string name, const Limits& limits,
                          Image image)
-    : neighbours_(group.neighbours(place)),
-      context_{group, place, std::move(name), limits, Spread(group, place), Outbox(group.places()),
-               {}},
-      point_to_point_(group, place, context_.limits, context_.out, std::move(image.point_to_point)),
+    : context_{group, place, std::move(name), limits, Spread(group, place), Outbox(group.places()),
+               {},    {}},
+      point_to_point_(context_.group, place, context_.limits, context_.out,
+                      std::move(image.point_to_point)),
       cut_(context_.spread, image.generation, image.number),
       collectives_(context_, cut_, image.number),
       end_(std::move(image.ending)) {
@@ -36,7 +36,7 @@ Participant::Participant(const Group& group, Place place, std::string name, cons
   point_to_point_.hold(true);
   // Peers may not have received these messages before this daemon stopped.
   if (end_.ending()) {
-    for (const Place neighbour : neighbours_) out.send(neighbour, end_.message());
+    for (const Place neighbour : group.neighbours(place)) out.send(neighbour, end_.message());
     point_to_point_.expect_leaving();
   }
   context_.send_votes(Purpose::kRest, image.generation, cut_.current().rest);
@@ -50,6 +50,9 @@ core::Status Participant::check(Rank rank, const Call& call) const {
   };
   if (!context_.group.has(rank) || context_.group.place_of(rank) != context_.place)
     return bad("the rank is not here");
+  if (context_.departures.has(rank)) return bad("the rank is lost");
+  const bool elastic = context_.limits.elastic;
+  if (elastic && !replicated(call.op)) return bad("an elastic group has only replicated results");
   const bool point_to_point = call.op == Op::kSend || call.op == Op::kRecv;
   const std::int64_t maximum =
       kMaxBytes / static_cast<std::int64_t>(core::size_of(accumulator_of(call.dtype)));
@@ -61,8 +64,9 @@ core::Status Participant::check(Rank rank, const Call& call) const {
     return context_.group.has(call.peer) ? core::Status()
                                          : bad("the other rank is not in the group");
   }
-  if (!context_.group.has(call.root) && call.op != Op::kAllReduce && call.op != Op::kBarrier &&
-      call.counts.empty() && call.op != Op::kAllToAll) {
+  const bool lost_root = elastic && (call.root < context_.group.ranks() || call.root == kNoRank);
+  if (!context_.group.has(call.root) && !lost_root && call.op != Op::kAllReduce &&
+      call.op != Op::kBarrier && call.counts.empty() && call.op != Op::kAllToAll) {
     return bad("the root is not in the group");
   }
   const bool counted = call.op == Op::kAllGather || call.op == Op::kReduceScatter;
@@ -80,7 +84,7 @@ core::Status Participant::check(Rank rank, const Call& call) const {
       const std::int64_t size = (*sizes)[r];
       if (size < 0) return bad("a negative number of elements");
       if (size > maximum - sum) return bad("more than 2^48 bytes");
-      if (size > 0 && !context_.group.has(r))
+      if (size > 0 && !context_.group.has(r) && !elastic)
         return bad("elements for a rank that is not in the group");
       sum += size;
     }
@@ -177,6 +181,13 @@ core::Status Participant::receive_vote(Place from, const Message& message) {
   if (message.purpose == Purpose::kLower && message.vote.done < context_.out.done) {
     return violation("a cut before a collective that has finished");
   }
+  for (const Claim& claim : message.vote.claims) {
+    // A place repeats its vote after the rank has been dropped.
+    const bool known =
+        claim.rank < context_.group.ranks() &&
+        (!context_.group.has(claim.rank) || context_.group.place_of(claim.rank) == from);
+    if (!context_.limits.elastic || !known) return violation("a lost rank that it does not have");
+  }
   Fold& fold = message.purpose == Purpose::kHold    ? generation->hold
                : message.purpose == Purpose::kLower ? generation->lower
                : message.purpose == Purpose::kRest  ? generation->rest
@@ -244,7 +255,8 @@ core::Status Participant::receive_about(Place from, const Message& message, cons
       return collectives_.at(message.number).receive_query(from);
     case Kind::kState:
       for (const Claim& claim : message.vote.claims) {
-        if (!context_.group.has(claim.rank)) return violation("an unknown rank");
+        const bool lost = context_.limits.elastic && claim.rank < context_.group.ranks();
+        if (!lost && !context_.group.has(claim.rank)) return violation("an unknown rank");
       }
       if (known != nullptr) known->receive_state(message);
       return {};
@@ -274,16 +286,21 @@ void Participant::deadline_passed_point_to_point(std::uint64_t token) {
   end(0, core::Code::kDeadlineExceeded, "group \"" + context_.name + "\": timeout in " + waiting);
 }
 
-std::string Participant::text_about(Rank rank, const std::string& text) const {
-  return "group \"" + context_.name + "\": " + rank_text(rank) + " " +
-         program::shortened(text, kMaxReason);
+void Participant::lost(Rank rank, const std::string& text, Number last) {
+  end(last, kRankLost, context_.about(rank, text));
 }
 
-void Participant::lost(Rank rank, const std::string& text, Number last) {
-  end(last, kRankLost, text_about(rank, text));
+void Participant::depart(Rank rank, Number last, const std::string& text) {
+  if (end_.ended() || !context_.group.has(rank)) return;
+  context_.departures.add(rank, last, program::shortened(text, kMaxNote));
+  advance();
 }
 
 void Participant::lost_place(Place place, const std::string& text) {
+  if (context_.group.ranks_of(place).empty()) {
+    context_.leave_out_lost();
+    return advance();
+  }
   // With several levels, other places may not know that the place has left, and would wait for its
   // votes.
   if (!end_.has_left(place) || context_.group.levels() > 1) {
@@ -291,7 +308,7 @@ void Participant::lost_place(Place place, const std::string& text) {
   }
   if (end_.ended()) return;
   for (const Rank rank : context_.group.ranks_of(place)) {
-    point_to_point_.forsaken(rank, {kRankLost, text_about(rank, "has left the group")});
+    point_to_point_.forsaken(rank, {kRankLost, context_.about(rank, "has left the group")});
   }
   advance();
 }
@@ -299,8 +316,8 @@ void Participant::lost_place(Place place, const std::string& text) {
 void Participant::leave(Rank rank, Number last, const std::string& text) {
   if (end_.ended() || has_left(rank)) return;
   if (point_to_point_.owes(rank)) return lost(rank, text, last);
-  point_to_point_.leave(rank, {kRankLost, text_about(rank, text)});
-  end(last, kRankLost, text_about(rank, text), rank);
+  point_to_point_.leave(rank, {kRankLost, context_.about(rank, text)});
+  end(last, kRankLost, context_.about(rank, text), rank);
   if (!end_.ended()) advance();
 }
 
@@ -310,7 +327,7 @@ void Participant::end(Number last, core::Code code, const std::string& text, Ran
                       std::optional<Place> teller) {
   if (!end_.add({last, core::Status(code, program::shortened(text, kMaxText)), left})) return;
   const Ending& ending = *end_.ending();
-  for (const Place neighbour : neighbours_) {
+  for (const Place neighbour : context_.group.neighbours(context_.place)) {
     if (neighbour != teller) context_.out.send(neighbour, end_.message());
   }
   collectives_.end(ending.last, ending.status);

@@ -6,6 +6,9 @@
 // returns an error, the peer has violated the protocol, and its link should be closed. After kEnded
 // all events are ignored.
 //
+// An elastic group has only collectives with equal results on all ranks (replicated()), and
+// continues without ranks that are lost.
+//
 // The parts of a participant are its collectives (Collectives), its sends and receives
 // (PointToPoint), the rest of the group (Cut) and the end of the epoch (EpochEnd). The states of a
 // collective, which messages and actions identify by its number, are: announced (all ranks of this
@@ -40,7 +43,7 @@ class Participant {
     std::optional<Ending> ending;
   };
 
-  // `group` must outlive this object. `name` is the group's name in error messages.
+  // `name` is the group's name in error messages.
   Participant(const Group& group, Place place, std::string name, const Limits& limits, Image image);
 
   // Not copyable, because its parts refer to each other.
@@ -91,6 +94,14 @@ class Participant {
   // counts as lost.
   void leave(Rank rank, Number last, const std::string& text);
 
+  // Lets an elastic group continue without a rank of this place, which is lost. The rank takes part
+  // in the collectives up to `last`, the last one that it has deposited. When these have finished
+  // here, all places come to rest after the same collective, drop the rank (kLost), and go on; its
+  // place in sums stays empty, and averages divide by the ranks that are there. All places must
+  // agree, so a group of which a part is unreachable never continues in two parts. Later deposits
+  // of the rank are refused. Precondition: the group is elastic and has at most one level.
+  void depart(Rank rank, Number last, const std::string& text);
+
   // A drain or an interrupt brings all ranks of the group to rest between two collectives (see Cut)
   // until it ends. A drain and an interrupt of one place may overlap: the end of one does not end
   // the other.
@@ -110,6 +121,8 @@ class Participant {
   // Precondition: cut().rests(); or the group has one place, which has
   // finished all collectives and transfers that were deposited.
   Image image() const;
+  // The ranks that are not lost and their places, and the ranks that the group still has to lose.
+  const Context& context() const { return context_; }
   // How far the group is brought to rest.
   const Cut& cut() const { return cut_; }
   // Why collectives end, and whether the epoch has ended.
@@ -131,20 +144,17 @@ class Participant {
   core::Status check(Rank rank, const Call& call) const;
   core::Status check(const Message& message) const;
 
-  std::string text_about(Rank rank, const std::string& text) const;
   void end(Number last, core::Code code, const std::string& text, Rank left = kNoRank,
            std::optional<Place> teller = std::nullopt);
   void advance_leaving();
   void finish_end();
 
   void advance_cut();
-  void know_cut(Number number);
   bool lower_cut();
   Number last_before_cut() const;
   bool has_open_deposits() const;
-  void tell_rest(bool interrupted);
+  void end_without_ranks();
 
-  const std::vector<Place> neighbours_;
   Context context_;
   PointToPoint point_to_point_;
   Cut cut_;

@@ -8,7 +8,7 @@ namespace teletensor::collective {
 void Participant::drain() {
   if (end_.ended()) return;
   cut_.drains = true;
-  if (cut_.rests()) tell_rest(false);
+  if (cut_.rests()) context_.out.tell(Action::Kind::kAtRest, last_before_cut());
   advance();
 }
 
@@ -55,14 +55,17 @@ void Participant::end_interrupt() {
 void Participant::advance_cut() {
   Cut::Generation& now = cut_.current();
   // A place that has released this generation may begin another one when this one is over.
-  if (!cut_.holding() && (cut_.keeps_at_rest() || cut_.interrupt_next || now.hold.heard())) {
-    cut_.hold(collectives_.announced());
+  const bool heals = !context_.departures.due(context_.out.done).empty();
+  if (!cut_.holding() &&
+      (cut_.keeps_at_rest() || cut_.interrupt_next || heals || now.hold.heard())) {
+    cut_.hold(collectives_.announced(), heals);
   }
   if (!cut_.holding()) return;
   context_.send_votes(Purpose::kHold, cut_.generation(), now.hold);
   if (!now.hold.complete(context_.spread)) return;
   if (!cut_.number()) {
-    know_cut(now.hold.result().announced);
+    cut_.know(now.hold.result().announced);
+    context_.out.tell(Action::Kind::kRunTo, *cut_.number());
     return advance();
   }
   if (!lower_cut()) return;
@@ -72,6 +75,7 @@ void Participant::advance_cut() {
     Vote vote;
     const bool waits = cut_.until_still && !cut_.lowers && !now.lower.started();
     if (cut_.drains && waits && has_open_deposits()) vote.announced = *cut_.number() + 1;
+    vote.claims = context_.departures.due(context_.out.done);
     collectives_.withdraw(*cut_.number());
     now.rest.start(std::move(vote));
   }
@@ -81,17 +85,34 @@ void Participant::advance_cut() {
     cut_.rest();
     const bool interrupted = now.hold.result().interrupted;
     collectives_.rest(*cut_.number(), interrupted);
-    tell_rest(interrupted);
+    if (interrupted) context_.departures.dropped_after(*cut_.number());
+    const std::vector<Rank> before = context_.ranks();
+    if (const std::vector<Claim>& lost = now.rest.result().claims; !lost.empty()) {
+      context_.lose(lost, last_before_cut());
+      collectives_.drop_lost(before);
+    }
+    if (context_.ranks().empty()) return end_without_ranks();
+    context_.out.tell(Action::Kind::kAtRest, last_before_cut(), interrupted);
   }
   if (cut_.may_release(context_.spread) && !now.release.started()) now.release.start({});
   context_.send_votes(Purpose::kRelease, cut_.generation(), now.release);
   if (!now.release.complete(context_.spread)) return;
   cut_.go_on();
   point_to_point_.hold(false);
-  Action action;
-  action.kind = Action::Kind::kGoOn;
-  context_.out.push(std::move(action));
+  context_.leave_out_lost();
+  context_.out.tell(Action::Kind::kGoOn);
   advance();
+}
+
+// Ends the epoch for a place that has lost all its ranks. The others continue when it has voted for
+// the release, so that it knows all votes that it needs.
+void Participant::end_without_ranks() {
+  cut_.current().release.start({});
+  context_.send_votes(Purpose::kRelease, cut_.generation(), cut_.current().release);
+  const core::Status status(core::Code::kDeadlineExceeded,
+                            "group \"" + context_.name + "\": all ranks of this daemon are lost");
+  (void)end_.add({context_.out.done, status});
+  finish_end();
 }
 
 // Votes on a lower cut if a place asks for it. Returns false if the place cannot rest before it
@@ -99,7 +120,10 @@ void Participant::advance_cut() {
 bool Participant::lower_cut() {
   Cut::Generation& now = cut_.current();
   if (now.rest.complete(context_.spread)) return true;
-  if (!now.lower.started() && ((cut_.drains && cut_.lowers) || now.lower.heard())) {
+  // The ranks of a place do not reach the cut either if one of them is lost.
+  const bool lowers = (cut_.drains && cut_.lowers) ||
+                      (!now.rest.started() && !context_.departures.due(context_.out.done).empty());
+  if (!now.lower.started() && (lowers || now.lower.heard())) {
     Vote vote;
     vote.done = collectives_.announced();
     now.lower.start(std::move(vote));
@@ -110,16 +134,9 @@ bool Participant::lower_cut() {
   context_.send_votes(Purpose::kLower, cut_.generation(), now.lower);
   if (!now.lower.complete(context_.spread)) return now.rest.started();
   if (known || now.rest.started()) return true;
-  know_cut(std::max(now.lower.result().done, context_.out.done));
+  cut_.know(std::max(now.lower.result().done, context_.out.done));
+  context_.out.tell(Action::Kind::kRunTo, *cut_.number());
   return true;
-}
-
-void Participant::know_cut(Number number) {
-  cut_.know(number);
-  Action action;
-  action.kind = Action::Kind::kRunTo;
-  action.number = number;
-  context_.out.push(std::move(action));
 }
 
 bool Participant::has_open_deposits() const {
@@ -135,14 +152,6 @@ Number Participant::last_before_cut() const {
   return end_.ending() ? std::min(*cut_.number(), end_.ending()->last) : *cut_.number();
 }
 
-void Participant::tell_rest(bool interrupted) {
-  Action action;
-  action.kind = Action::Kind::kAtRest;
-  action.number = last_before_cut();
-  action.interrupted = interrupted;
-  context_.out.push(std::move(action));
-}
-
 void Participant::held_too_long() {
   if (end_.ended() || !cut_.holding()) return;
   const Cut::Generation& now = cut_.current();
@@ -151,12 +160,14 @@ void Participant::held_too_long() {
                                                            : now.release;
   std::string text = "group \"" + context_.name + "\": held for too long, waits for";
   for (const Place place : fold.missing(context_.spread)) {
-    text += " rank " + std::to_string(context_.group.ranks_of(place).front());
+    const std::vector<Rank>& ranks = context_.group.ranks_of(place);
+    text += ranks.empty() ? " a daemon whose ranks are lost" : " " + rank_text(ranks.front());
   }
   end(0, core::Code::kDeadlineExceeded, text);
 }
 
 void Participant::restarted(Place place) {
+  if (end_.ended() && context_.ranks().empty()) return;  // the others have continued
   if (end_.ending()) context_.out.send(place, end_.message());
   if (end_.ended()) return;
   point_to_point_.restarted(place);

@@ -33,9 +33,14 @@ Bytes expected(const std::vector<Sight>& sights, const Sight& mine, Rank ranks) 
     }
     return reference_sum(call.dtype, call.reduction, operands, begin, end);
   }
-  if (call.op == Op::kBroadcast) return by_rank[call.root]->operand;
+  if (call.op == Op::kBroadcast) {
+    return by_rank[call.root == kNoRank ? sights.front().rank : call.root]->operand;
+  }
   Bytes result;
   for (Rank from = 0; from < ranks; ++from) {
+    if (by_rank[from] == nullptr && call.op == Op::kAllGather) {  // zeros of a lost rank
+      result.resize(result.size() + static_cast<std::size_t>(call.counts[from]) * item);
+    }
     if (by_rank[from] == nullptr || call.op == Op::kBarrier) continue;
     const Bytes& operand = by_rank[from]->operand;
     std::size_t begin = 0, bytes = operand.size();
@@ -89,7 +94,14 @@ core::Status outcome(Number number, const std::vector<Sight>& all) {
   }
   if (!equal || sum != 0) return core::invalid(group + disagreement(all));
   for (const Sight& sight : all) {
-    const Failed& failed = sight.step->failed;
+    Failed failed = sight.step->failed;
+    const Call& call = sight.step->call;
+    const bool has_root = std::any_of(all.begin(), all.end(), [&](const Sight& each) {
+      return call.root == kNoRank || each.rank == call.root;
+    });
+    if (call.op == Op::kBroadcast && !has_root) {
+      failed = {core::Code::kDeadlineExceeded, "rank " + std::to_string(call.root) + " is lost"};
+    }
     if (failed.code == core::Code::kOk) continue;
     return {failed.code, group + "rank " + std::to_string(sight.rank) + " in " +
                              describe(sight.step->call) + ": " + failed.text};
@@ -152,6 +164,7 @@ bool has(const World& world, const Sight& sight, const core::Status& outcome,
     // A rank that has stopped does not reach the step, and a rank whose daemon was told of the end
     // need not reach it.
     const bool stopped = ended || lethal.contains(sight.rank);
+    if (world.lost.contains(sight.rank) && ended) return false;
     if (!stopped || step.state == Step::State::kDeposited) bad("is not complete");
     return false;
   }
@@ -169,10 +182,13 @@ bool has(const World& world, const Sight& sight, const core::Status& outcome,
 void check_number(Number number, const World& world, const std::set<Rank>& lethal, Wrong& wrong) {
   std::vector<Sight> all;
   for (const Rank rank : world.group().present()) {
+    const auto lost = world.lost.find(rank);
+    if (lost != world.lost.end() && lost->second && number > *lost->second) continue;
     for (const Step& step : world.program(rank)) {
       if (step.number == number) all.push_back({rank, &step});
     }
   }
+  if (all.empty()) return;  // all ranks are lost
   const core::Status status = outcome(number, all);
   const std::string name = "#" + std::to_string(number);
   std::optional<Bytes> same;  // equal on all ranks
@@ -231,10 +247,10 @@ Wrong check(const World& world, const std::set<Rank>& lethal) {
   check_transfers(world, lethal, wrong);
   bool over = false;
   for (Place place = 0; place < world.group().places(); ++place) {
-    over = over || !world.alive(place) || world.ended(place);
+    over = over || (!world.gone(place) && (!world.alive(place) || world.ended(place)));
   }
   for (Place place = 0; place < world.group().places(); ++place) {
-    if (!world.alive(place)) continue;
+    if (!world.alive(place) || world.gone(place)) continue;
     const auto ended = world.ended(place);
     if (over && !ended) wrong.push_back("a survivor has not heard of the end");
     if (ended && !true_cause(world, ended->message(), lethal)) {

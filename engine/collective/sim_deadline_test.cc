@@ -70,6 +70,7 @@ bool World::waits_for_lost(Rank rank, const Step& step, std::set<Number>& seen) 
 
 bool World::never_deposits(Rank rank, std::size_t index, std::set<Number>& seen) const {
   const Node& node = nodes_[group_.place_of(rank)];
+  if (lost.contains(rank)) return true;
   if (node.killed || node.ended) return true;         // because of an end that was explained
   if (programs_[rank][index].after_end) return true;  // because of an end that was explained
   if (programs_[rank][index].state != Step::State::kWaiting) return false;

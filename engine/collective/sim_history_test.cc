@@ -126,6 +126,15 @@ Call random_call(Rank ranks, const std::vector<Rank>& present, std::int64_t larg
   return call;
 }
 
+Call random_replicated(Rank ranks, const std::vector<Rank>& present, Dice& dice) {
+  Call call;
+  do {
+    call = random_call(ranks, present, 400, dice);
+  } while (!replicated(call.op));
+  if (call.op == Op::kBroadcast && dice.chance(50)) call.root = kNoRank;
+  return call;
+}
+
 void add_collective(Plan& plan, Number number, const Call& call, Dice& dice) {
   std::vector<std::vector<std::int64_t>> matrix;
   std::vector<Rank> present;
@@ -149,19 +158,20 @@ void add_collective(Plan& plan, Number number, const Call& call, Dice& dice) {
 
 History::History(std::uint64_t seed) {
   Dice dice(seed);
-  uneven_cuts_ = dice.chance(40);
+  elastic_ = dice.chance(25);
+  uneven_cuts_ = !elastic_ && dice.chance(40);
   place_ranks(dice);
   write_programs(dice);
   break_calls(dice);
-  add_transfers(dice);
-  if (dice.chance(10)) {
+  if (!elastic_) add_transfers(dice);
+  if (!elastic_ && dice.chance(10)) {
     const Rank rank =
         present_[static_cast<std::size_t>(dice.below(static_cast<std::int64_t>(present_.size())))];
     plan_.stops[rank] = static_cast<std::size_t>(
         dice.below(static_cast<std::int64_t>(plan_.programs[rank].size())));
     lethal_.insert(rank);
   }
-  plan_.leaves = dice.chance(plan_.stops.empty() ? 15 : 70);
+  plan_.leaves = !elastic_ && dice.chance(plan_.stops.empty() ? 15 : 70);
   if (dice.chance(60)) plan_.cut_every = 200 + dice.below(5000);
   if (uneven_cuts_ || dice.chance(30)) {
     plan_.late = (uneven_cuts_ ? 20000 : 1000) + dice.below(30000);
@@ -169,6 +179,16 @@ History::History(std::uint64_t seed) {
   }
   world_ = std::make_unique<World>(plan_, seed ^ 0x5bd1e995u);
   break_world(dice);
+  if (elastic_) lose_ranks(dice);
+}
+
+void History::lose_ranks(Dice& dice) {
+  for (std::int64_t i = 1 + dice.below(4); i > 0; --i) {
+    const Rank rank =
+        present_[static_cast<std::size_t>(dice.below(static_cast<std::int64_t>(present_.size())))];
+    lethal_.insert(rank);
+    world_->at(dice.below(8000), [this, rank] { world_->lose(rank); });
+  }
 }
 
 void History::place_ranks(Dice& dice) {
@@ -178,6 +198,7 @@ void History::place_ranks(Dice& dice) {
       static_cast<Place>(1 + dice.below(std::min<std::int64_t>(plan_.ranks, large ? 80 : 9)));
   constexpr Place kRadices[] = {64, 2, 3, 4, 8};
   plan_.radix = kRadices[dice.below(5)];
+  if (elastic_) plan_.radix = 0;
   if (uneven_cuts_) {
     plan_.radix = static_cast<Place>(2 + dice.below(2));
     places = plan_.radix + 1 + static_cast<Place>(dice.below(2)) * plan_.radix;
@@ -197,6 +218,7 @@ void History::place_ranks(Dice& dice) {
   std::sort(present_.begin(), present_.end());
   plan_.ranks_of = std::move(of);
   plan_.limits = small_limits();
+  plan_.limits.elastic = elastic_;
   plan_.delay = 50 + dice.below(500);
   plan_.outstanding = static_cast<std::size_t>(1 + dice.below(10));
 }
@@ -204,7 +226,9 @@ void History::place_ranks(Dice& dice) {
 void History::write_programs(Dice& dice) {
   const Number numbers = static_cast<Number>(2 + dice.below(10));
   for (Number number = 1; number <= numbers; ++number) {
-    add_collective(plan_, number, random_call(plan_.ranks, present_, 400, dice), dice);
+    const Call call = elastic_ ? random_replicated(plan_.ranks, present_, dice)
+                               : random_call(plan_.ranks, present_, 400, dice);
+    add_collective(plan_, number, call, dice);
   }
   add_collective(plan_, numbers + 1, Call(), dice);  // a barrier: nothing may be left after it
 }

@@ -17,6 +17,8 @@ std::vector<std::vector<Rank>> in_order(Rank ranks, Rank each);
 // Appends a collective of all ranks with random operands to every program.
 void add_collective(Plan& plan, Number number, const Call& call, Dice& dice);
 Call random_call(Rank ranks, const std::vector<Rank>& present, std::int64_t largest, Dice& dice);
+// A call of an elastic group.
+Call random_replicated(Rank ranks, const std::vector<Rank>& present, Dice& dice);
 
 class History {
  public:
@@ -31,11 +33,13 @@ class History {
   void add_transfers(Dice& dice);
   void break_calls(Dice& dice);
   void break_world(Dice& dice);
+  void lose_ranks(Dice& dice);
 
   // Cuts of a group whose blocks have different sizes, with connections that are established late:
   // a place then sends its votes to places from which it receives none, and may release a cut
   // before it is connected with a place that has restarted.
   bool uneven_cuts_ = false;
+  bool elastic_ = false;  // sessions end, and the group continues without their ranks
   Plan plan_;
   std::vector<Rank> present_;
   std::unique_ptr<World> world_;

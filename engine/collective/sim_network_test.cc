@@ -56,6 +56,7 @@ void World::cut_some() {
   cut(chosen->first.first, chosen->first.second);
   bool busy = false;
   for (Rank rank = 0; rank < plan_.ranks && !busy; ++rank) {
+    if (lost.contains(rank)) continue;
     if (!group_.has(rank) || !alive(group_.place_of(rank)) || nodes_[group_.place_of(rank)].ended)
       continue;
     busy = !programs_[rank].empty() && programs_[rank].back().state != Step::State::kComplete;

@@ -41,6 +41,7 @@ Call all_reduce(std::int64_t count) {
 TEST(Simulator, Histories) {
   const std::uint64_t first = setting("SEED", 1), histories = setting("HISTORIES", 1000);
   std::int64_t events = 0, messages = 0, cuts = 0, restarts = 0, lowered = 0, interrupts = 0;
+  std::int64_t healed = 0;
   std::uint64_t failures = 0;
   for (std::uint64_t seed = first; seed < first + histories; ++seed) {
     History history(seed);
@@ -54,20 +55,22 @@ TEST(Simulator, Histories) {
     restarts += world.restarts;
     lowered += world.lowered;
     interrupts += world.interrupts;
+    for (const auto& [rank, number] : world.lost) healed += number ? 1 : 0;
     if (failures == 5) break;
   }
   std::printf(
       "%llu histories: %lld events, %lld messages, %lld cuts, %lld restarts (%lld with operations "
-      "open), %lld interrupts\n",
+      "open), %lld interrupts, %lld ranks lost and healed\n",
       static_cast<unsigned long long>(histories), static_cast<long long>(events),
       static_cast<long long>(messages), static_cast<long long>(cuts),
       static_cast<long long>(restarts), static_cast<long long>(lowered),
-      static_cast<long long>(interrupts));
+      static_cast<long long>(interrupts), static_cast<long long>(healed));
   if (histories < 1000) return;
   EXPECT_GT(cuts, 0);
   EXPECT_GT(restarts, 0);
   EXPECT_GT(lowered, 0);
   EXPECT_GT(interrupts, 0);
+  EXPECT_GT(healed, 0);
 }
 
 // Measures the cost of one all_reduce and checks its result, with one rank on each daemon.

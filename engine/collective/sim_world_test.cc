@@ -37,8 +37,58 @@ void World::complain(const std::string& what) {
 void World::boot(Place place, Participant::Image image) {
   Node& node = nodes_[place];
   node.incarnation = ++incarnations_;
-  node.participant = std::make_unique<Participant>(group_, place, "sim", plan_.limits, image);
+  node.participant = std::make_unique<Participant>(node.group ? *node.group : group_, place, "sim",
+                                                   plan_.limits, image);
   settle(place);
+  for (const Rank rank : group_.ranks_of(place)) {
+    if (lost.contains(rank) && !lost.at(rank)) depart(rank);
+  }
+}
+
+void World::lose(Rank rank) {
+  if (!lost.try_emplace(rank).second) return;
+  const Place place = group_.place_of(rank);
+  if (alive(place) && !nodes_[place].ended) depart(rank);
+}
+
+void World::depart(Rank rank) {
+  const Place place = group_.place_of(rank);
+  Number last = 0;
+  for (const Step& step : programs_[rank]) {
+    if (step.state != Step::State::kWaiting) last = std::max(last, step.number);
+  }
+  if (group_.levels() > 1) {
+    nodes_[place].participant->lost(rank, "is lost", last);
+  } else {
+    nodes_[place].participant->depart(rank, last, "is lost");
+  }
+  settle(place);
+}
+
+void World::forget_lost(Place place, const Action& action) {
+  for (const Claim& claim : action.message.vote.claims) {
+    const auto known = lost.find(claim.rank);
+    if (known == lost.end() || claim.text != "is lost") {
+      complain("rank " + std::to_string(claim.rank) + " is not lost");
+      continue;
+    }
+    std::optional<Number>& number = known->second;
+    if (number && *number != action.number) complain("a rank is lost at two numbers");
+    number = action.number;
+    if (group_.place_of(claim.rank) != place) continue;
+    for (Step& step : programs_[claim.rank]) {
+      if (step.state != Step::State::kDeposited || step.number <= action.number) continue;
+      complain("forgets a deposit of a lost rank");
+    }
+  }
+}
+
+bool World::gone(Place place) const {
+  const std::vector<Rank>& ranks = group_.ranks_of(place);
+  return std::all_of(ranks.begin(), ranks.end(), [&](Rank rank) {
+    const auto known = lost.find(rank);
+    return known != lost.end() && known->second;
+  });
 }
 
 void World::stop(Place place) {
@@ -60,7 +110,8 @@ void World::kill(Place place) {
   stop(place);
   nodes_[place].killed = true;
   for (Place other = 0; other < group_.places(); ++other) {
-    const bool notices = plan_.leaves || other == (place + 1) % group_.places() || dice_.chance(30);
+    const bool all_notice = plan_.leaves || plan_.limits.elastic;
+    const bool notices = all_notice || other == (place + 1) % group_.places() || dice_.chance(30);
     if (other == place || !notices) continue;
     notice(other, place, 20);
   }
@@ -181,6 +232,8 @@ void World::act(Place place, Action action) {
       }
       for (const Rank rank : group_.ranks_of(place)) think(rank);
       return;
+    case Action::Kind::kLost:
+      return forget_lost(place, action);
     case Action::Kind::kEnded:
       node.ended = action.status;
       for (const Rank rank : group_.ranks_of(place)) think(rank);
@@ -244,6 +297,7 @@ void World::complete(Place place, const Action& action) {
 void World::rest(Place place, const Action& action) {
   Node& node = nodes_[place];
   for (const Rank rank : group_.ranks_of(place)) {
+    if (!node.participant->context().group.has(rank)) continue;
     for (const Step& step : programs_[rank]) {
       if (step.number != 0 && step.number <= action.number &&
           step.state != Step::State::kComplete) {
@@ -269,6 +323,7 @@ void World::rest(Place place, const Action& action) {
 
 void World::restart(Place place) {
   const Participant::Image image = nodes_[place].participant->image();
+  nodes_[place].group = nodes_[place].participant->context().group;
   ++restarts;
   stop(place);
   for (const Rank rank : group_.ranks_of(place)) {
@@ -368,6 +423,7 @@ void World::step(Rank rank) {
 // False where the rank does not deposit its next step now.
 bool World::deposit_next(Rank rank) {
   const Place place = group_.place_of(rank);
+  if (lost.contains(rank)) return false;
   std::size_t open = 0;
   const auto stop = plan_.stops.find(rank);
   for (std::size_t i = 0; i < programs_[rank].size(); ++i) {

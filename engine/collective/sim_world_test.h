@@ -91,6 +91,8 @@ class World {
   // After `patience` its operations may stay open.
   void shut_down(Place place, Time patience);
   void interrupt(Place place);
+  // The rank's session ends; the group, which is elastic, continues without it.
+  void lose(Rank rank);
 
   const Group& group() const { return group_; }
   const std::vector<Step>& program(Rank rank) const { return programs_[rank]; }
@@ -106,6 +108,11 @@ class World {
   Traffic traffic;
   Time now = 0;
   std::int64_t events = 0, cuts = 0, restarts = 0, interrupts = 0, lowered = 0;
+  // Ranks that are lost, with the number of the last collective in which the group had the rank;
+  // none if it has not continued without it.
+  std::map<Rank, std::optional<Number>> lost;
+  // Returns true if the group has continued without all ranks of the place.
+  bool gone(Place place) const;
   // Ranks that have left, with the number of each rank's last collective.
   std::map<Rank, Number> left;
   std::int64_t staging_peak = 0, flight_peak = 0;
@@ -117,6 +124,7 @@ class World {
   using Memory = std::shared_ptr<Bytes>;
   struct Node {
     std::unique_ptr<Participant> participant;
+    std::optional<Group> group;  // of the participant before its restart
     std::uint64_t incarnation = 0;
     std::map<Place, Link> links;
     std::map<Buffer, Memory> buffers;
@@ -145,6 +153,8 @@ class World {
   };
 
   void boot(Place place, Participant::Image image);
+  void depart(Rank rank);
+  void forget_lost(Place place, const Action& action);
   void stop(Place place);
   void stop(Rank rank, std::size_t index);
   void leave(Rank rank, std::size_t index);

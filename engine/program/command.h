@@ -191,6 +191,8 @@ struct Join {
   std::string name;
   std::uint32_t rank = 0, ranks = 1;
   std::uint64_t timeout_ms = 0;
+  // The group continues without ranks that are lost; the same on all ranks.
+  bool elastic = false;
   friend bool operator==(const Join&, const Join&) = default;
 };
 struct Leave {

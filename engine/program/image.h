@@ -175,6 +175,12 @@ struct Image {
     std::uint32_t place = 0;            // index of this daemon in `places`
     std::vector<std::uint32_t> joined;  // ranks on this daemon
     std::uint64_t collectives = 0, generation = 0;
+    bool elastic = false;  // the group continues without ranks that are lost
+    struct Lost {
+      std::uint32_t rank = 0;
+      std::string why;
+    };
+    std::vector<Lost> lost;  // the ranks that it has lost, in this order
     std::vector<Transfers> transfers;
     std::vector<FailedTransfer> failed_transfers;
   };

@@ -119,23 +119,26 @@ std::vector<runtime::Publications::Facts> QueueSink::find_published(std::string_
   return parts_.publications.find_all(name, user_);
 }
 
-runtime::Groups::Join QueueSink::rank_of(std::string group, collective::Rank rank,
-                                         collective::Rank ranks, std::uint64_t timeout_ms) const {
+runtime::Groups::Join QueueSink::rank_of(program::Join as) const {
   runtime::Groups::Join join;
   join.user = user_;
-  join.name = std::move(group);
-  join.rank = rank;
-  join.ranks = ranks;
+  join.name = std::move(as.name);
+  join.rank = as.rank;
+  join.ranks = as.ranks;
+  join.elastic = as.elastic;
   constexpr std::uint64_t kMaxMs = 1000ull * 3600 * 24 * 365;
-  join.timeout = std::chrono::milliseconds(std::min(timeout_ms, kMaxMs));
+  join.timeout = std::chrono::milliseconds(std::min(as.timeout_ms, kMaxMs));
   join.who = who_;
   join.attended = [&listener = parts_.listener] { return listener.has_client(); };
+  join.on_lost = [&listener = parts_.listener, group = as.group](const auto& lost) {
+    listener.on_rank_lost({group, lost.rank, lost.why});
+  };
   return join;
 }
 
 void QueueSink::join(std::uint64_t seq, program::Join join) {
-  parts_.back.queue().change_group(
-      seq, join.group, rank_of(std::move(join.name), join.rank, join.ranks, join.timeout_ms));
+  const std::uint64_t group = join.group;
+  parts_.back.queue().change_group(seq, group, rank_of(std::move(join)));
 }
 
 void QueueSink::leave(std::uint64_t seq, std::uint64_t group) {
@@ -143,8 +146,9 @@ void QueueSink::leave(std::uint64_t seq, std::uint64_t group) {
 }
 
 void QueueSink::restore_group(const program::Image::Group& group) {
-  parts_.back.groups().restore(rank_of(group.name, group.rank, group.ranks, group.timeout_ms),
-                               group);
+  parts_.back.groups().restore(
+      rank_of({group.number, group.name, group.rank, group.ranks, group.timeout_ms, group.elastic}),
+      group);
 }
 
 Status QueueSink::call(std::uint64_t seq, program::Invocation invocation) {

@@ -76,8 +76,7 @@ class QueueSink final : public autograd::Sink {
 
  private:
   // The session as a rank of a group.
-  runtime::Groups::Join rank_of(std::string group, collective::Rank rank, collective::Rank ranks,
-                                std::uint64_t timeout_ms) const;
+  runtime::Groups::Join rank_of(program::Join as) const;
   runtime::Devices& devices() const { return parts_.back.executor().devices(); }
 
   const Parts parts_;

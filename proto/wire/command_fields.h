@@ -169,6 +169,7 @@ struct CommandFields<program::Join> {
     visitor.number32(3, c.rank);
     visitor.number32(4, c.ranks);
     visitor.number(5, c.timeout_ms);
+    visitor.flag(6, c.elastic);
   }
 };
 

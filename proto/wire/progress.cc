@@ -199,6 +199,13 @@ std::string encode_progress(const Progress& progress) {
   }
   out.number(8, progress.number);
   out.number(9, progress.snapshot_upto);
+  for (const LostRankEvent& lost : progress.lost_ranks) {
+    Out body;
+    body.number(1, lost.group);
+    body.number(2, lost.rank);
+    body.text(3, program::shown_lines(lost.why));
+    out.message(10, body.view());
+  }
   return out.take();
 }
 
@@ -234,7 +241,7 @@ core::Status decode_progress(std::string_view bytes, Progress& progress) {
         default:
           progress.snapshot_upto = number;
       }
-    } else if (field >= 5 && field <= 7 && type == WireType::kBytes) {
+    } else if (((field >= 5 && field <= 7) || field == 10) && type == WireType::kBytes) {
       if (!cursor.bytes(body)) return broken();
       if (field == 5) {
         if (!read_fetched(body, progress.fetched.emplace_back())) return broken();
@@ -242,7 +249,10 @@ core::Status decode_progress(std::string_view bytes, Progress& progress) {
       }
       Entry entry;
       if (!entry.read(body, field == 7 ? 3 : 0)) return broken();
-      if (field == 6) {
+      if (field == 10) {
+        progress.lost_ranks.push_back({entry.number[1], static_cast<std::uint32_t>(entry.number[2]),
+                                       std::string(entry.bytes[3])});
+      } else if (field == 6) {
         progress.errors.push_back({entry.number[1], status_of(entry.number[2], entry.bytes[3])});
       } else {
         RaisedEvent& raised = progress.raised.emplace_back();

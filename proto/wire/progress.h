@@ -42,6 +42,13 @@ struct RaisedEvent {
   std::vector<std::uint64_t> rebinds;  // in-place commands that did not happen, ascending
 };
 
+// A rank without which an elastic group of the session continues.
+struct LostRankEvent {
+  std::uint64_t group = 0;  // the session's number of the group
+  std::uint32_t rank = 0;
+  std::string why;
+};
+
 struct Progress {
   std::uint64_t completed_upto = 0;
   std::uint64_t received_upto = 0;
@@ -52,6 +59,7 @@ struct Progress {
   std::vector<FetchedValue> fetched;
   std::vector<ErrorEvent> errors;
   std::vector<RaisedEvent> raised;
+  std::vector<LostRankEvent> lost_ranks;
 };
 
 std::string encode_progress(const Progress& progress);

@@ -54,6 +54,9 @@ Progress random_progress(std::uint64_t seed) {
     raised.root = random.below(1000);
     for (std::uint64_t m = random.below(300); m > 0; --m) raised.rebinds.push_back(m * m);
   }
+  for (std::uint64_t n = random.below(3); n > 0; --n) {
+    p.lost_ranks.push_back({random.below(70), static_cast<std::uint32_t>(random.below(5)), "left"});
+  }
   return p;
 }
 
@@ -99,6 +102,12 @@ TEST(Progress, RoundTripAndProtocsBytes) {
     for (std::size_t i = 0; i < p.errors.size(); ++i) {
       EXPECT_EQ(back.errors[i].root, p.errors[i].root);
       expect_equal(back.errors[i].status, p.errors[i].status);
+    }
+    ASSERT_EQ(back.lost_ranks.size(), p.lost_ranks.size());
+    for (std::size_t i = 0; i < p.lost_ranks.size(); ++i) {
+      EXPECT_EQ(back.lost_ranks[i].group, p.lost_ranks[i].group);
+      EXPECT_EQ(back.lost_ranks[i].rank, p.lost_ranks[i].rank);
+      EXPECT_EQ(back.lost_ranks[i].why, p.lost_ranks[i].why);
     }
     ASSERT_EQ(back.raised.size(), p.raised.size());
     for (std::size_t i = 0; i < p.raised.size(); ++i) {

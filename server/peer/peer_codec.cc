@@ -60,6 +60,7 @@ void fill(const PeerMessage& message, v1::PeerMessage& out) {
   out.set_ranks(message.ranks);
   out.set_rank(message.rank);
   out.set_ticket(message.ticket);
+  out.set_elastic(message.elastic);
   out.set_text(message.text);
   for (const PeerMessage::Place& place : message.places) {
     v1::PeerPlace& each = *out.add_places();
@@ -165,6 +166,7 @@ Status read(const v1::PeerMessage& from, PeerMessage& message) {
   message.ranks = from.ranks();
   message.rank = from.rank();
   message.ticket = from.ticket();
+  message.elastic = from.elastic();
   message.text = from.text();
   if (std::cmp_greater(from.kept_size(), kMaxPeerRanks)) return wrong("kept");
   for (const v1::PeerKept& each : from.kept()) {

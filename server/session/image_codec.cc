@@ -237,6 +237,12 @@ void write(const Image::Group& group, v1::SavedImage::Group& saved) {
   saved.mutable_joined()->Assign(group.joined.begin(), group.joined.end());
   saved.set_collectives(group.collectives);
   saved.set_generation(group.generation);
+  saved.set_elastic(group.elastic);
+  for (const Image::Group::Lost& lost : group.lost) {
+    v1::SavedImage::LostRank& item = *saved.add_lost();
+    item.set_rank(lost.rank);
+    item.set_why(lost.why);
+  }
   for (const Image::Group::Transfers& each : group.transfers) {
     v1::SavedImage::GroupTransfers& item = *saved.add_transfers();
     item.set_from(each.from);
@@ -271,6 +277,8 @@ Image::Group read(const v1::SavedImage::Group& saved) {
   group.joined.assign(saved.joined().begin(), saved.joined().end());
   group.collectives = saved.collectives();
   group.generation = saved.generation();
+  group.elastic = saved.elastic();
+  for (const auto& lost : saved.lost()) group.lost.push_back({lost.rank(), lost.why()});
   for (const auto& each : saved.transfers()) {
     group.transfers.push_back({each.from(), each.to(), each.tag(), each.sent(), each.received()});
   }

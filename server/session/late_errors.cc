@@ -32,6 +32,12 @@ void LateErrors::add(wire::RaisedEvent raised) {
   raised_.push_back(std::move(raised));
 }
 
+void LateErrors::add(wire::LostRankEvent lost) { lost_ranks_.push_back(std::move(lost)); }
+
+std::vector<wire::LostRankEvent> LateErrors::take_lost_ranks() {
+  return std::exchange(lost_ranks_, {});
+}
+
 std::vector<wire::RaisedEvent> LateErrors::take_raised() {
   raised_bytes_ = 0;
   return std::exchange(raised_, {});

@@ -1,5 +1,5 @@
-// LateErrors: the errors of an Outbox and the answers to Raise commands that are in no message yet,
-// with a bound on the texts of errors.
+// LateErrors: the errors of an Outbox, the answers to Raise commands and the lost ranks of groups
+// that are in no message yet, with a bound on the texts of errors.
 // Not thread-safe.
 #pragma once
 
@@ -27,11 +27,15 @@ class LateErrors {
 
   void add(wire::ErrorEvent error);
   void add(wire::RaisedEvent raised);
+  void add(wire::LostRankEvent lost);
   std::vector<wire::ErrorEvent> take_errors();
   std::vector<wire::RaisedEvent> take_raised();
-  bool empty() const { return errors_.empty() && raised_.empty(); }
-  // The memory of the errors with their texts, and of the answers, in bytes.
-  std::size_t bytes() const { return errors_.size() * kPerError + texts_ + raised_bytes_; }
+  std::vector<wire::LostRankEvent> take_lost_ranks();
+  bool empty() const { return errors_.empty() && raised_.empty() && lost_ranks_.empty(); }
+  // The memory of the errors with their texts, of the answers and of the lost ranks, in bytes.
+  std::size_t bytes() const {
+    return (errors_.size() + lost_ranks_.size()) * kPerError + texts_ + raised_bytes_;
+  }
 
  private:
   // Approximate memory of an error without its text, in bytes: the event, its status, the short
@@ -43,6 +47,7 @@ class LateErrors {
   std::uint32_t codes_ = 0;  // A bit for each code among them.
   std::vector<wire::RaisedEvent> raised_;
   std::size_t raised_bytes_ = 0;
+  std::vector<wire::LostRankEvent> lost_ranks_;
 };
 
 }  // namespace teletensor::server

@@ -114,6 +114,11 @@ void Outbox::raised(wire::RaisedEvent raised) {
   errors_.add(std::move(raised));
 }
 
+void Outbox::rank_lost(wire::LostRankEvent lost) {
+  MutexLock lock(mutex_);
+  errors_.add(std::move(lost));
+}
+
 std::uint64_t Outbox::bytes() const {
   MutexLock lock(mutex_);
   return values_.bytes + errors_.bytes() + kept_.bytes();
@@ -140,6 +145,7 @@ wire::Progress Outbox::gather() {
   progress.credit_bytes = told_.credit_bytes = credit_bytes();
   progress.errors = errors_.take_errors();
   progress.raised = errors_.take_raised();
+  progress.lost_ranks = errors_.take_lost_ranks();
   for (std::size_t bytes = 0; !values_.unsent.empty() && bytes < limits_.progress_bytes;) {
     const std::size_t size = size_of(values_.unsent.front());
     bytes += size;

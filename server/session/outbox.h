@@ -70,6 +70,7 @@ class Outbox {
   // Every error is reported, but the texts of errors that wait for a message are bounded.
   void error(wire::ErrorEvent error);
   void raised(wire::RaisedEvent raised);
+  void rank_lost(wire::LostRankEvent lost);
 
   // ---- called by the stream
   // Returns the next message if there is something to report that the client may wait for: a value,

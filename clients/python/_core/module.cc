@@ -269,11 +269,11 @@ void bind_session(nb::module_& m) {
       .def(
           "join",
           [](PySession& s, std::uint64_t group, const std::string& name, std::uint32_t rank,
-             std::uint32_t ranks, std::uint64_t timeout_ms) {
-            raise_if(s.names().join({group, name, rank, ranks, timeout_ms}));
+             std::uint32_t ranks, std::uint64_t timeout_ms, bool elastic) {
+            raise_if(s.names().join({group, name, rank, ranks, timeout_ms, elastic}));
           },
           nb::arg("group"), nb::arg("name"), nb::arg("rank"), nb::arg("ranks"),
-          nb::arg("timeout_ms"))
+          nb::arg("timeout_ms"), nb::arg("elastic"))
       .def(
           "leave", [](PySession& s, std::uint64_t group) { raise_if(s.names().leave(group)); },
           nb::arg("group"))
@@ -347,6 +347,17 @@ void bind_session(nb::module_& m) {
             return out;
           },
           "The exceptions of the asynchronous errors that were received and not raised.")
+      .def(
+          "take_lost_ranks",
+          [](PySession& s) {
+            nb::list out;
+            for (const wire::LostRankEvent& lost : s.errors().take_lost_ranks()) {
+              out.append(nb::make_tuple(lost.group, lost.rank, nb::str(lost.why.c_str())));
+            }
+            return out;
+          },
+          "The ranks without which elastic groups continue, as (group, rank, why), that were "
+          "received since the last call.")
       .def(
           "join_pending",
           [](PySession& s, int code) {

@@ -196,6 +196,9 @@ Status CommandStream::on_progress(std::string_view bytes) {
     fragile_upto_ = std::max(fragile_upto_, error.root);
     received_.errors.add(std::move(error));
   }
+  for (wire::LostRankEvent& lost : progress.lost_ranks) {
+    received_.lost_ranks.push_back(std::move(lost));
+  }
   completed_ = std::max(completed_.load(), progress.completed_upto);
   received_.errors.complete(completed_);
   outgoing_.confirm(progress);

@@ -31,6 +31,7 @@ struct Received {
   Fetches fetches;
   LateErrors errors;
   Raises raises;
+  std::vector<wire::LostRankEvent> lost_ranks;
 };
 
 class CommandStream {

@@ -36,6 +36,10 @@ Exchange::Exchange(const Group& group, Place place, Number number, std::vector<C
     for (const std::int64_t count : calls_[i].receives) missing_ += count;
   }
   if (!wanting_.empty()) missing_ += schedule_.count;
+  // Nobody sends the elements of ranks that the group has lost.
+  for (Rank rank = 0; op == Op::kAllGather && rank < group_.ranks(); ++rank) {
+    if (!group_.has(rank)) missing_ -= calls_.front().counts[rank];
+  }
   for (std::size_t l = 0; l < levels; ++l) {
     plan_stage(static_cast<int>(l));
     plan_transfers(static_cast<int>(l));

@@ -57,7 +57,10 @@ Status transfer_of(const core::Attributes& attributes, collective::Rank ranks, C
   return {};
 }
 
-core::Result<Call> call_of(const Instruction& i, const ops::OpDef& op, collective::Rank ranks) {
+// A broadcast from rank -1 of an elastic group is from its lowest rank that is not lost.
+core::Result<Call> call_of(const Instruction& i, const ops::OpDef& op,
+                           const Groups::Member& member) {
+  const collective::Rank ranks = member.ranks();
   const Operand& x = i.operands[0];
   const core::Attributes& attributes = *i.attributes;
   Call call;
@@ -74,6 +77,11 @@ core::Result<Call> call_of(const Instruction& i, const ops::OpDef& op, collectiv
     call.op = op.name == "reduce_to" ? Op::kReduce : Op::kBroadcast;
     call.count = elements;
     const std::int64_t root = attributes.integer(1);
+    const bool lowest = call.op == Op::kBroadcast && member.elastic() && root == -1;
+    if (lowest) {
+      call.root = collective::kNoRank;
+      return call;
+    }
     if (root < 0 || root >= static_cast<std::int64_t>(ranks)) {
       return no_rank(root, ranks);
     }
@@ -139,7 +147,7 @@ void CollectiveCalls::decline(const Instruction& instruction, const Status& why)
   }
   auto member = member_of(instruction);
   if (!member.ok() || op.name == kAwaitSends) return;
-  auto call = call_of(instruction, op, (*member)->ranks());
+  auto call = call_of(instruction, op, **member);
   // A transfer with a rank that does not exist concerns no other rank.
   if (!call.ok() && is_transfer(op)) return;
   (*member)->decline(call.ok() ? std::move(*call) : Call(), why);
@@ -233,8 +241,13 @@ Status CollectiveCalls::deposit(Instruction& instruction, const ops::OpDef& op, 
   Groups::Part part;
   const bool waits_only = op.name == kAwaitSends;
   if (!waits_only) {
-    auto call = call_of(instruction, op, (*member)->ranks());
+    auto call = call_of(instruction, op, **member);
     if (!call.ok()) return Status(call.status().code(), op.name + ": " + call.status().message());
+    if ((*member)->elastic() && !collective::replicated(call->op)) {
+      return core::invalid(op.name +
+                           ": an elastic group has only all_reduce, all_gather, broadcast and "
+                           "barrier, whose results are equal on all ranks");
+    }
     part.call = std::move(*call);
   }
   TT_RETURN_IF_ERROR(

@@ -26,6 +26,13 @@ bool EpochState::waits_for_ranks() const {
   return !std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank.joined; });
 }
 
+bool EpochState::heals() const {
+  if (!elastic || !going || !participant || closed()) return false;
+  const auto came = [](const GroupRank& rank) { return rank.joined || rank.lost; };
+  const bool complete = fabric != nullptr || std::all_of(ranks.begin(), ranks.end(), came);
+  return complete && participant->context().group.levels() <= 1;
+}
+
 std::optional<collective::Place> EpochState::place_of(const std::string& daemon) const {
   for (collective::Place place = 0; place < places.size(); ++place) {
     if (places[place].daemon == daemon) return place;
@@ -37,15 +44,21 @@ Status EpochState::abandonment() const {
   return Status(Code::kDeadlineExceeded, "group \"" + name + "\": " + *abandoned);
 }
 
-void EpochState::place_ranks(collective::Place own, collective::Participant::Image image) {
-  lowest = places[own].members.front().rank;
+void EpochState::place_ranks(collective::Place here, collective::Participant::Image image) {
+  own = here;
   std::vector<std::vector<collective::Rank>> ranks_of;
   for (const PeerMessage::Place& place : places) {
     ranks_of.emplace_back();
     for (const PeerMessage::Member& member : place.members) ranks_of.back().push_back(member.rank);
   }
-  group.emplace(static_cast<collective::Rank>(ranks.size()), std::move(ranks_of));
-  participant.emplace(*group, own, name, collective::Limits(), std::move(image));
+  collective::Group group(static_cast<collective::Rank>(ranks.size()), std::move(ranks_of));
+  std::vector<collective::Rank> gone;
+  for (const Groups::Lost& each : lost) gone.push_back(each.rank);
+  if (!gone.empty()) group = group.without(gone);
+  lowest = group.ranks_of(own).front();
+  collective::Limits limits;
+  limits.elastic = elastic;
+  participant.emplace(group, own, name, limits, std::move(image));
   for (const PeerMessage::Member& member : places[own].members) {
     const GroupRank& rank = ranks[member.rank];
     participant->describe_rank(member.rank, rank.joined ? rank.who : "has not joined");
@@ -60,14 +73,32 @@ void EpochState::end_forming(const std::string& why, Waiters& met) {
 
 void EpochState::part(collective::Rank rank, const std::string& why, bool may_go_on, Waiters& met) {
   if (!participant) return end_forming(collective::rank_text(rank) + " " + why, met);
-  const GroupRank& own = ranks[rank];
-  if (own.busy()) {
+  const GroupRank& leaver = ranks[rank];
+  if (leaver.lost) return;
+  if (leaver.busy()) {
     participant->lost(rank, why);
   } else if (may_go_on) {
-    participant->leave(rank, own.number, why);
+    participant->leave(rank, leaver.number, why);
   } else {
-    participant->lost(rank, why, own.number);
+    participant->lost(rank, why, leaver.number);
   }
+}
+
+void EpochState::depart(collective::Rank rank, const std::string& why, Waiters& met) {
+  GroupRank& own_rank = ranks[rank];
+  if (own_rank.lost) return;
+  own_rank.lost = Status(Code::kDeadlineExceeded,
+                         "group \"" + name + "\": " + collective::rank_text(rank) + " " + why);
+  own_rank.operations.finish_all(*own_rank.lost, met);
+  participant->depart(rank, own_rank.number, why);
+}
+
+void EpochState::lose(const Action& action) {
+  for (const collective::Claim& claim : action.message.vote.claims) {
+    lost.push_back({claim.rank, claim.text, action.number});
+  }
+  const std::vector<collective::Rank>& left = participant->context().group.ranks_of(own);
+  if (!left.empty()) lowest = left.front();
 }
 
 void EpochState::end_all(const Status& status, Waiters& met) {
@@ -111,6 +142,8 @@ void EpochState::carry_out(Action& action, Work& work, Waiters& met) {
         memory.drop(action.number);  // the number will never count as finished
       }
       return;
+    case Action::Kind::kLost:
+      return lose(action);
     case Action::Kind::kEnded:
       return end_all(action.status, met);
     case Action::Kind::kRunTo:

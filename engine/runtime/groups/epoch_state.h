@@ -26,10 +26,15 @@ struct GroupRank {
   };
   bool joined = false;
   std::string who;
-  std::function<bool()> attended;  // see Groups::Join; null if the rank has not joined
+  // See Groups::Join; null if the rank has not joined.
+  std::function<bool()> attended;
+  std::function<void(const Groups::Lost&)> on_lost;
   std::chrono::milliseconds timeout{0};
   collective::Number number = 0;   // number of the last collective; 0: none
   std::vector<Declined> declined;  // calls declined before the group has formed
+  // Why the rank is lost, in an elastic group: it can neither deposit nor join again.
+  std::optional<core::Status> lost;
+  std::size_t told = 0;  // number of losses that the rank was told (EpochState::lost)
   RankOperations operations;
 
   // Returns true if the rank has called something that has not ended.
@@ -38,6 +43,7 @@ struct GroupRank {
 
 // The reason why ranks of groups of different sizes cannot join one group.
 inline constexpr char kOtherSize[] = "the numbers of ranks differ";
+inline constexpr char kOtherKind[] = "one is elastic, and the other is not";
 // Describes a rank that has joined: "rank 1 of 3 (session "b")".
 std::string joined_text(collective::Rank rank, collective::Rank ranks, const std::string& who);
 
@@ -45,9 +51,10 @@ struct EpochState {
   using Waiters = RankOperations::Waiters;
 
   // `of_fabric` is null if all ranks are in this daemon.
-  EpochState(std::string of_name, collective::Rank count, Groups::Adder& of_adder,
+  EpochState(std::string of_name, collective::Rank count, bool is_elastic, Groups::Adder& of_adder,
              Fabric* of_fabric)
       : name(std::move(of_name)),
+        elastic(is_elastic),
         adder(of_adder),
         fabric(of_fabric),
         ranks(count),
@@ -68,6 +75,8 @@ struct EpochState {
   bool busy() const TT_REQUIRES(mu);
   // Returns true if ranks have not joined.
   bool waits_for_ranks() const TT_REQUIRES(mu);
+  // Returns true if the group continues when it loses a rank: it is elastic, and has had all ranks.
+  bool heals() const TT_REQUIRES(mu);
   // Returns true if no other daemon has ranks of the group.
   bool alone() const TT_REQUIRES(mu) { return !participant || places.size() == 1; }
   std::optional<collective::Place> place_of(const std::string& daemon) const TT_REQUIRES(mu);
@@ -75,12 +84,14 @@ struct EpochState {
   core::Status abandonment() const TT_REQUIRES(mu);
 
   // Creates the participant of this daemon, which is place `own` of `places`.
-  void place_ranks(collective::Place own, collective::Participant::Image image) TT_REQUIRES(mu);
+  void place_ranks(collective::Place here, collective::Participant::Image image) TT_REQUIRES(mu);
   // Ends a group that has not formed.
   void end_forming(const std::string& why, Waiters& met) TT_REQUIRES(mu);
   // Lets a rank leave. Without `may_go_on`, the group ends after the rank's last collective.
   void part(collective::Rank rank, const std::string& why, bool may_go_on, Waiters& met)
       TT_REQUIRES(mu);
+  // Lets the group continue without the rank, whose open operations end. Precondition: heals().
+  void depart(collective::Rank rank, const std::string& why, Waiters& met) TT_REQUIRES(mu);
 
   // Runs event(met) under the lock, then carries out the participant's actions until there are
   // none. Afterwards, without the lock, notifies the waiters in `met`. Does nothing once the image
@@ -94,18 +105,21 @@ struct EpochState {
   void carry_out(collective::Action& action, Work& work, Waiters& met) TT_REQUIRES(mu);
 
   const std::string name;
+  const bool elastic;  // the group continues without ranks that are lost
   Groups::Adder& adder;
   Fabric* const fabric;  // null if there are no other daemons
   core::Mutex mu;
   EpochId id TT_GUARDED_BY(mu);
   std::vector<PeerMessage::Place> places TT_GUARDED_BY(mu);
-  collective::Rank lowest TT_GUARDED_BY(mu) = 0;  // lowest rank of this daemon
-  std::optional<collective::Group> group TT_GUARDED_BY(mu);
+  collective::Place own TT_GUARDED_BY(mu) = 0;    // place of this daemon
+  collective::Rank lowest TT_GUARDED_BY(mu) = 0;  // lowest rank of this daemon that is not lost
   std::optional<collective::Participant> participant TT_GUARDED_BY(mu);  // none: not formed yet
   bool going TT_GUARDED_BY(mu) = false;  // Whether the ranks may begin.
   // The reason why the group ended before it had formed.
   std::optional<std::string> abandoned TT_GUARDED_BY(mu);
   std::vector<GroupRank> ranks TT_GUARDED_BY(mu);
+  // The ranks without which the group has continued, in the order of the losses.
+  std::vector<Groups::Lost> lost TT_GUARDED_BY(mu);
   GroupMemory memory TT_GUARDED_BY(mu);
   collective::Number run_to TT_GUARDED_BY(mu) = 0;  // the cut, while the group is held
   bool kept TT_GUARDED_BY(mu) = false;              // the image is taken: nothing changes any more
@@ -117,6 +131,7 @@ struct EpochState {
     event(met);
   }
   void send(collective::Action& action) TT_REQUIRES(mu);
+  void lose(const collective::Action& action) TT_REQUIRES(mu);
   core::Status run(const Work& work);
   void end_all(const core::Status& status, Waiters& met) TT_REQUIRES(mu);
 };

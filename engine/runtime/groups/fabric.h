@@ -31,8 +31,8 @@ struct EpochId {
 struct PeerMessage {
   // These values are sent between daemons and are never renumbered.
   enum class Kind : std::uint8_t {
-    // user, name, ranks, rank, ticket, text: a session wants to be this rank, or, with the ticket
-    // 0, is this rank of a group that runs.
+    // user, name, ranks, rank, elastic, ticket, text: a session wants to be this rank, or, with the
+    // ticket 0, is this rank of a group that runs.
     kRegister = 1,
     kWithdraw = 2,  // ticket: the registration is withdrawn, or its group has formed
     kForm = 3,      // epoch, user, name, ranks, places
@@ -63,6 +63,7 @@ struct PeerMessage {
   EpochId epoch;
   std::string user, name;  // together they identify the group
   collective::Rank ranks = 0, rank = 0;
+  bool elastic = false;       // the group continues without ranks that are lost
   std::uint64_t ticket = 0;   // identifies a registration of the sending daemon
   std::string text;           // at most collective::kMaxNote bytes
   std::vector<Place> places;  // in the order of their lowest ranks

@@ -20,7 +20,7 @@ bool is_transfer(const Call& call) {
 }  // namespace
 
 GroupEpoch::GroupEpoch(const Groups::Join& join, Groups::Adder& adder, Fabric* fabric)
-    : state_(join.name, join.ranks, adder, fabric), rest_(state_) {
+    : state_(join.name, join.ranks, join.elastic, adder, fabric), rest_(state_) {
   if (fabric != nullptr) return;
   std::vector<PeerMessage::Place> here(1);
   for (collective::Rank rank = 0; rank < join.ranks; ++rank) here[0].members.push_back({rank, 0});
@@ -30,7 +30,7 @@ GroupEpoch::GroupEpoch(const Groups::Join& join, Groups::Adder& adder, Fabric* f
 }
 
 GroupEpoch::GroupEpoch(const program::Image::Group& image, Groups::Adder& adder, Fabric* fabric)
-    : state_(image.name, image.ranks, adder, fabric), rest_(state_, image.stamp) {
+    : state_(image.name, image.ranks, image.elastic, adder, fabric), rest_(state_, image.stamp) {
   rest_.continue_from(image);
 }
 
@@ -70,7 +70,8 @@ GroupFacts GroupEpoch::facts() {
     for (const PeerMessage::Member& member : place.members) {
       const GroupRank& rank = state_.ranks[member.rank];
       const bool own = state_.fabric == nullptr || place.daemon == state_.fabric->name();
-      if (own && !rank.joined) continue;
+      const bool lost = state_.participant && !state_.participant->context().group.has(member.rank);
+      if ((own && !rank.joined) || rank.lost || lost) continue;
       const bool here = rank.joined;
       facts.members.push_back(
           {member.rank, here ? "" : place.daemon, rank.who, here && rank.operations.waits()});
@@ -103,23 +104,26 @@ bool GroupEpoch::join(const Groups::Join& join) {
   core::MutexLock lock(state_.mu);
   GroupRank& rank = state_.ranks[join.rank];
   const bool formed = state_.fabric != nullptr && state_.participant;
-  if (state_.closed() || rank.joined || formed) return false;
+  if (state_.closed() || rank.joined || rank.lost || formed) return false;
+  if (join.elastic != state_.elastic) return false;
   rank.joined = true;
   rank.who = join.who;
   rank.attended = join.attended;
+  rank.on_lost = join.on_lost;
   rank.timeout = join.timeout;
   if (state_.participant) state_.participant->describe_rank(join.rank, join.who);
   return true;
 }
 
-Status GroupEpoch::refuse_size(const Groups::Join& join) {
+Status GroupEpoch::refuse_other(const Groups::Join& join) {
   Status refusal;
   state_.settle([&](Waiters& met) TT_REQUIRES(state_.mu) {
     const auto first = attended_rank();
-    if (join.ranks == ranks() || !first) return;
+    if ((join.ranks == ranks() && join.elastic == state_.elastic) || !first) return;
     const std::string why = "of " + std::to_string(ranks()) + " (" + state_.ranks[*first].who +
                             ") has joined, and later " +
-                            joined_text(join.rank, join.ranks, join.who) + ": " + kOtherSize;
+                            joined_text(join.rank, join.ranks, join.who) + ": " +
+                            (join.ranks == ranks() ? kOtherKind : kOtherSize);
     refusal = Status(core::Code::kDeadlineExceeded,
                      "group \"" + state_.name + "\": " + collective::rank_text(*first) + " " + why);
     if (state_.waits_for_ranks()) state_.part(*first, why, false, met);
@@ -127,13 +131,36 @@ Status GroupEpoch::refuse_size(const Groups::Join& join) {
   return refusal;
 }
 
+bool GroupEpoch::is_attended(collective::Rank rank) const {
+  const GroupRank& own = state_.ranks[rank];
+  return own.joined && !own.lost && (!own.attended || own.attended());
+}
+
 std::optional<collective::Rank> GroupEpoch::attended_rank() const {
   if (state_.closed()) return std::nullopt;
   for (collective::Rank rank = 0; rank < ranks(); ++rank) {
-    const GroupRank& own = state_.ranks[rank];
-    if (own.joined && (!own.attended || own.attended())) return rank;
+    if (is_attended(rank)) return rank;
   }
   return std::nullopt;
+}
+
+bool GroupEpoch::continues_without(collective::Rank rank, const std::string& why) {
+  bool continues = false;
+  state_.settle([&](Waiters& met) TT_REQUIRES(state_.mu) {
+    if (!state_.heals() || rank >= ranks()) return;
+    for (const collective::Rank other : state_.participant->context().group.present()) {
+      const bool here = state_.participant->context().group.place_of(other) == state_.own;
+      if (other != rank && (!here || is_attended(other))) continues = true;
+    }
+    if (continues && state_.ranks[rank].joined) state_.depart(rank, why, met);
+    continues = continues && state_.ranks[rank].lost;
+  });
+  return continues;
+}
+
+bool GroupEpoch::has_lost(collective::Rank rank) {
+  core::MutexLock lock(state_.mu);
+  return state_.heals() && rank < ranks() && !state_.participant->context().group.has(rank);
 }
 
 std::optional<std::pair<collective::Rank, std::string>> GroupEpoch::attended() {
@@ -185,8 +212,8 @@ std::optional<GroupEpoch::Ticket> GroupEpoch::begin(collective::Rank rank) {
 }
 
 void GroupEpoch::open_part(collective::Rank rank, Open& open, Part part) {
-  if (state_.abandoned) {
-    open.ended = state_.abandonment();
+  if (state_.abandoned || state_.ranks[rank].lost) {
+    open.ended = state_.abandoned ? state_.abandonment() : *state_.ranks[rank].lost;
     return;
   }
   const Call call = part.call;
@@ -200,6 +227,10 @@ void GroupEpoch::open_part(collective::Rank rank, Open& open, Part part) {
       open.ended = token.status();
     }
     return;
+  }
+  // The rows of lost ranks are zeros.
+  if (state_.elastic && call.op == collective::Op::kAllGather && part.result.bytes > 0) {
+    std::memset(part.result.data(), 0, part.result.bytes);
   }
   open.number = ++state_.ranks[rank].number;
   state_.memory.add(open.number, rank, std::move(part));
@@ -257,7 +288,9 @@ void GroupEpoch::open_declined(collective::Rank rank, const GroupRank::Declined&
 
 void GroupEpoch::decline(collective::Rank rank, const Call& call, const Status& why) {
   state_.settle([&](Waiters&) TT_REQUIRES(state_.mu) {
-    if (state_.abandoned) return;
+    if (state_.abandoned || state_.ranks[rank].lost) return;
+    // Every call of an elastic group has a number.
+    if (state_.elastic && is_transfer(call)) return;
     GroupRank::Declined declined{call, {why.code(), why.message()}};
     if (state_.going) return open_declined(rank, declined);
     state_.ranks[rank].declined.push_back(std::move(declined));
@@ -285,8 +318,21 @@ bool GroupEpoch::ended(collective::Rank rank, Ticket ticket) {
 }
 
 Groups::Outcome GroupEpoch::take(collective::Rank rank, Ticket ticket) {
-  core::MutexLock lock(state_.mu);
-  return state_.ranks[rank].operations.take(ticket);
+  Groups::Outcome outcome;
+  std::vector<Groups::Lost> lost;
+  std::function<void(const Groups::Lost&)> on_lost;
+  {
+    core::MutexLock lock(state_.mu);
+    GroupRank& own = state_.ranks[rank];
+    const collective::Number number = own.operations.at(ticket).number;
+    outcome = own.operations.take(ticket);
+    while (own.told < state_.lost.size() && state_.lost[own.told].after < number) {
+      lost.push_back(state_.lost[own.told++]);
+    }
+    if (!lost.empty()) on_lost = own.on_lost;
+  }
+  if (on_lost) std::for_each(lost.begin(), lost.end(), on_lost);
+  return outcome;
 }
 
 void GroupEpoch::set_timeout(collective::Rank rank, std::chrono::milliseconds timeout) {
@@ -299,7 +345,17 @@ void GroupEpoch::give_up(collective::Rank rank, const std::string& why) {
     core::MutexLock lock(state_.mu);
     if (!state_.ranks[rank].operations.waits()) return;
   }
-  leave(rank, why);
+  lose(rank, why);
+}
+
+void GroupEpoch::lose(collective::Rank rank, const std::string& why) {
+  state_.settle([&](Waiters& met) TT_REQUIRES(state_.mu) {
+    if (state_.heals()) {
+      state_.depart(rank, why, met);
+    } else {
+      state_.part(rank, why, true, met);
+    }
+  });
 }
 
 void GroupEpoch::leave(collective::Rank rank, const std::string& why) {
@@ -314,6 +370,7 @@ void GroupEpoch::forget(collective::Rank rank) {
   core::MutexLock lock(state_.mu);
   state_.ranks[rank].joined = false;
   state_.ranks[rank].attended = nullptr;
+  state_.ranks[rank].on_lost = nullptr;
 }
 
 // ---------------------------------------------------------------- messages and deadlines

@@ -27,6 +27,7 @@ class GroupEpoch {
 
   GroupRest& at_rest() { return rest_; }
   collective::Rank ranks() const { return state_.count(); }
+  bool elastic() const { return state_.elastic; }
   bool ended();
   // A rank has left or is lost: no rank can join, and no new collective can complete.
   bool closed();
@@ -40,9 +41,15 @@ class GroupEpoch {
 
   // Returns false if the rank is taken, or the group has formed or ended.
   bool join(const Groups::Join& join);
-  // Returns the error of a session that joins with another number of ranks although programs of
-  // this epoch are connected. Then the epoch ends too if it waits for ranks.
-  core::Status refuse_size(const Groups::Join& join);
+  // Returns the error of a session that joins with another number of ranks, or another kind of
+  // group, although programs of this epoch are connected. Then the epoch ends too if it waits for
+  // ranks.
+  core::Status refuse_other(const Groups::Join& join);
+  // Returns true if the group is elastic and continues without this rank, which a program joins
+  // again. If the rank is not lost yet, it is lost now, because of `why`.
+  bool continues_without(collective::Rank rank, const std::string& why);
+  // Returns true if the group continues without this rank of another daemon.
+  bool has_lost(collective::Rank rank);
   // A rank of this daemon whose program is connected, as (rank, who). None if there is none, or
   // the group has ended.
   std::optional<std::pair<collective::Rank, std::string>> attended();
@@ -68,6 +75,8 @@ class GroupEpoch {
   void set_timeout(collective::Rank rank, std::chrono::milliseconds timeout);
   void give_up(collective::Rank rank, const std::string& why);
   void leave(collective::Rank rank, const std::string& why);
+  // Handles a rank that is lost: an elastic group continues without it, and otherwise it leaves.
+  void lose(collective::Rank rank, const std::string& why);
   // Handles a rank that has begun the group anew: ends this epoch after the rank's last collective.
   void replace(collective::Rank rank, const std::string& why);
   // Returns true if the rank is a session of this daemon that has not left.
@@ -91,6 +100,8 @@ class GroupEpoch {
   using Open = RankOperations::Open;
   using Waiters = EpochState::Waiters;
 
+  // Returns true if the rank is one of this daemon whose program is connected.
+  bool is_attended(collective::Rank rank) const TT_REQUIRES(state_.mu);
   // The lowest rank that attended() may return.
   std::optional<collective::Rank> attended_rank() const TT_REQUIRES(state_.mu);
   void open_part(collective::Rank rank, Open& open, Part part) TT_REQUIRES(state_.mu);

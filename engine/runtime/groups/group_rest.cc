@@ -49,6 +49,12 @@ void GroupRest::continue_from(const program::Image::Group& image) {
   state_.places = places_of(image);
   awaited_.insert(image.joined.begin(), image.joined.end());
   for (const collective::Rank rank : awaited_) state_.ranks[rank].number = image.collectives;
+  for (const auto& lost : image.lost) {
+    state_.lost.push_back({lost.rank, lost.why, 0});
+    state_.ranks[lost.rank].lost = Status(
+        Code::kDeadlineExceeded,
+        "group \"" + image.name + "\": " + collective::rank_text(lost.rank) + " " + lost.why);
+  }
   state_.going = true;
   state_.place_ranks(image.place, participant_of(image));
 }
@@ -76,7 +82,8 @@ bool GroupRest::rest() {
   state_.settle([&](Waiters&) TT_REQUIRES(state_.mu) {
     // With several levels, the restart may lose a message from a third daemon, so the group cannot
     // continue.
-    if (state_.closed() || (state_.group && state_.group->levels() > 1)) {
+    if (state_.closed() ||
+        (state_.participant && state_.participant->context().group.levels() > 1)) {
       rests = true;
       return;
     }
@@ -97,8 +104,9 @@ void GroupRest::end_moving(const std::string& why) {
 // rank whose command has ended.
 bool GroupRest::may_hold_open() const {
   if (state_.memory.has_transfers()) return false;
+  if (state_.participant && !state_.participant->context().departures.empty()) return false;
   for (const GroupRank& rank : state_.ranks) {
-    if (!rank.joined) continue;
+    if (!rank.joined || rank.lost) continue;
     if (!rank.declined.empty()) return false;
     if (!state_.participant) continue;
     const collective::Number finished = state_.participant->finished();
@@ -121,7 +129,7 @@ bool GroupRest::hold_open(const std::string& why) {
   state_.settle([&](Waiters& met) TT_REQUIRES(state_.mu) {
     if (state_.closed()) return;
     const bool alone = state_.alone();
-    const bool one_level = !state_.group || state_.group->levels() == 1;
+    const bool one_level = !state_.participant || state_.participant->context().group.levels() == 1;
     if (!alone && state_.going && one_level &&
         !state_.participant->come_to_rest(!state_.busy(), true)) {
       holds = false;
@@ -155,9 +163,13 @@ std::optional<program::Image::Group> GroupRest::image(collective::Rank rank) {
   image.name = state_.name;
   image.rank = rank;
   image.ranks = state_.count();
+  image.elastic = state_.elastic;
   image.timeout_ms = static_cast<std::uint64_t>(state_.ranks[rank].timeout.count());
   if (!state_.participant) return image;
   if (state_.places.size() > 1 && !state_.participant->cut().rests()) return std::nullopt;
+  if (state_.ranks[rank].lost || !state_.participant->context().departures.empty())
+    return std::nullopt;
+  for (const Groups::Lost& lost : state_.lost) image.lost.push_back({lost.rank, lost.why});
   state_.kept = true;
   image.former = state_.id.former;
   image.epoch = state_.id.number;
@@ -166,9 +178,9 @@ std::optional<program::Image::Group> GroupRest::image(collective::Rank rank) {
     saved.daemon = place.daemon;
     for (const PeerMessage::Member& member : place.members) saved.ranks.push_back(member.rank);
   }
-  image.place = state_.group->place_of(state_.lowest);
+  image.place = state_.own;
   for (collective::Rank each = 0; each < state_.count(); ++each) {
-    if (state_.ranks[each].joined) image.joined.push_back(each);
+    if (state_.ranks[each].joined && !state_.ranks[each].lost) image.joined.push_back(each);
   }
   const collective::Participant::Image now = state_.participant->image();
   image.collectives = now.number;
@@ -194,6 +206,7 @@ bool GroupRest::come_back(const Groups::Join& join) {
   rank.joined = true;
   rank.who = join.who;
   rank.attended = join.attended;
+  rank.on_lost = join.on_lost;
   rank.timeout = join.timeout;
   state_.participant->describe_rank(join.rank, join.who);
   return true;

@@ -23,10 +23,12 @@ constexpr std::chrono::milliseconds kLookEvery{500};
 // Returns why two registrations of a group exclude each other; empty if they do not.
 std::string conflict(const PeerMessage& own, const std::string& here, const PeerMessage& other,
                      const std::string& there) {
-  if (own.rank != other.rank && own.ranks == other.ranks) return {};
+  const bool same = own.ranks == other.ranks && own.elastic == other.elastic;
+  if (own.rank != other.rank && same) return {};
+  const char* const difference = own.ranks != other.ranks ? kOtherSize : kOtherKind;
   return joined_text(own.rank, own.ranks, own.text) + " is in " + here + ", and " +
          joined_text(other.rank, other.ranks, other.text) + " in " + there +
-         (own.ranks == other.ranks ? "" : std::string(": ") + kOtherSize);
+         (same ? "" : std::string(": ") + difference);
 }
 
 PeerMessage about(Kind kind, const EpochId& epoch, std::string text = {}) {
@@ -44,12 +46,14 @@ class Groups::Rank final : public Groups::Member {
   Rank(Groups& groups, Key key, EpochRef epoch, collective::Rank rank)
       : groups_(groups), key_(std::move(key)), epoch_(std::move(epoch)), rank_(rank) {}
   ~Rank() override {
-    leave("has left the group");
+    epoch_->leave(rank_, "has left the group");
+    groups_.withdraw(epoch_);
     epoch_->forget(rank_);
     groups_.left(epoch_, key_);
   }
   collective::Rank rank() const override { return rank_; }
   collective::Rank ranks() const override { return epoch_->ranks(); }
+  bool elastic() const override { return epoch_->elastic(); }
   std::optional<Ticket> begin() override { return epoch_->begin(rank_); }
   Ticket deposit(Part part) override { return epoch_->deposit(rank_, std::move(part)); }
   void decline(collective::Call call, const Status& why) override {
@@ -64,7 +68,7 @@ class Groups::Rank final : public Groups::Member {
     groups_.withdraw(epoch_);
   }
   void leave(const std::string& why) override {
-    epoch_->leave(rank_, why);
+    epoch_->lose(rank_, why);
     groups_.withdraw(epoch_);
   }
   void set_timeout(std::chrono::milliseconds timeout) override {
@@ -161,16 +165,24 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::join(Join join) {
   return std::shared_ptr<Member>(std::move(member));
 }
 
-// Refuses a rank that wants another number of ranks than the connected programs of the group.
+// Refuses a rank that wants another number of ranks or another kind of group than the connected
+// programs of the group, or without which the group continues.
 Status Groups::agree(const Key& key, const Join& join) {
   EpochRef last;
   {
     core::MutexLock lock(mu_);
     const auto known = epochs_.find(key);
-    if (known == epochs_.end() || known->second->ranks() == join.ranks) return {};
+    if (known == epochs_.end()) return {};
     last = known->second;
   }
-  Status refusal = last->refuse_size(join);
+  if (last->ranks() == join.ranks && last->elastic() == join.elastic) {
+    if (!last->continues_without(join.rank, "has been replaced: " + join.who + " has joined"))
+      return {};
+    return Status(Code::kDeadlineExceeded, "joining group \"" + join.name +
+                                               "\": " + rank_text(join.rank) +
+                                               " is lost, and the other ranks continue without it");
+  }
+  Status refusal = last->refuse_other(join);
   withdraw(last);
   return refusal;
 }
@@ -242,6 +254,7 @@ std::string Groups::enter(const EpochRef& epoch, const Join& join) {
   registration.name = join.name;
   registration.rank = join.rank;
   registration.ranks = join.ranks;
+  registration.elastic = join.elastic;
   registration.ticket = ++tickets_;
   registration.text = program::shortened(join.who, collective::kMaxNote);
   locals_[registration.ticket] = {epoch, registration};
@@ -255,20 +268,25 @@ std::string Groups::enter(const EpochRef& epoch, const Join& join) {
   return {};
 }
 
-// Answers a registration with another number of ranks than those of a running group, whose own
-// registrations are withdrawn: the peer gets one of them again, and its withdrawal. An answer has
-// the ticket 0 and is not answered, because the peer may run a group of this name as well.
+// Answers a registration that does not fit a running group, or of a rank that the group has lost.
+// The registrations of the group are withdrawn, therefore the peer gets one of them again, and its
+// withdrawal. An answer has the ticket 0 and is not answered, because the peer may run a group of
+// this name as well.
 void Groups::tell_running(const std::string& peer, const PeerMessage& message) {
   if (message.ticket == 0) return;
   const auto known = epochs_.find({message.user, message.name});
   if (known == epochs_.end() || !known->second->formed()) return;
   const EpochRef& epoch = known->second;
-  const auto rank = epoch->ranks() == message.ranks ? std::nullopt : epoch->attended();
+  const bool same = epoch->ranks() == message.ranks && epoch->elastic() == message.elastic;
+  const bool lost = same && epoch->has_lost(message.rank);
+  const auto rank = same && !lost ? std::nullopt : epoch->attended();
   if (!rank) return;
   PeerMessage answer = message;
   answer.ranks = epoch->ranks();
-  answer.rank = rank->first;
-  answer.text = program::shortened(rank->second, collective::kMaxNote);
+  answer.elastic = epoch->elastic();
+  answer.rank = lost ? message.rank : rank->first;
+  answer.text = lost ? "lost: the other ranks continue without it"
+                     : program::shortened(rank->second, collective::kMaxNote);
   answer.ticket = 0;
   fabric_->send(peer, std::move(answer));
   fabric_->send(peer, about(Kind::kWithdraw, {}));
@@ -311,7 +329,7 @@ std::map<collective::Rank, std::pair<std::string, std::uint64_t>> Groups::known_
   }
   for (const auto& [from, registration] : remotes_) {
     if (registration.user == key.first && registration.name == key.second &&
-        registration.ranks == epoch->ranks()) {
+        registration.ranks == epoch->ranks() && registration.elastic == epoch->elastic()) {
       known.try_emplace(registration.rank, from);
     }
   }
@@ -564,6 +582,17 @@ Status Groups::restorable(const program::Image::Group& group) const {
     if (std::count(own.begin(), own.end(), rank) == 0) {
       return core::invalid("a saved group has a rank of another daemon among its own");
     }
+  }
+  std::size_t left = own.size();
+  for (const auto& lost : group.lost) {
+    if (lost.rank >= group.ranks || !group.elastic ||
+        std::count(group.joined.begin(), group.joined.end(), lost.rank) > 0) {
+      return core::invalid("a saved group has lost a rank that it cannot have lost");
+    }
+    left -= std::count(own.begin(), own.end(), lost.rank) > 0 ? 1 : 0;
+  }
+  if (left == 0 || left > own.size()) {
+    return core::invalid("a saved group has lost all ranks of its daemon");
   }
   if (group.places.size() == 1) return {};
   const auto lacks = [&](const std::string& why) {

@@ -15,6 +15,12 @@
 // operations of every rank fail with that cause. A rank may also leave: then later collectives
 // fail, and so do sends to this rank and receives from it, but the remaining ranks can still send
 // to each other. The sessions keep their tensors, and can join a new group.
+//
+// An elastic group has only collectives whose results are equal on all ranks. A rank that is lost
+// or interrupted takes part in the collectives that it has deposited. Then the group continues
+// without it: in sums its operand is absent, averages divide by the remaining ranks, and its row of
+// an all_gather is zero. All daemons of the group must agree on this, so the loss of a daemon ends
+// the group.
 #pragma once
 
 #include <atomic>
@@ -58,6 +64,13 @@ class Groups : private Fabric::Receiver {
   // Identifies an operation that a rank has deposited, until its outcome is taken. Never 0.
   using Ticket = std::uint64_t;
 
+  // A rank without which an elastic group has continued.
+  struct Lost {
+    collective::Rank rank = 0;
+    std::string why;               // follows "rank n " in a sentence
+    collective::Number after = 0;  // the last collective in which the rank took part
+  };
+
   // The outcome of a deposited operation.
   struct Outcome {
     core::Status status;
@@ -87,6 +100,7 @@ class Groups : private Fabric::Receiver {
     virtual ~Member() = default;  // the rank leaves
     virtual collective::Rank rank() const = 0;
     virtual collective::Rank ranks() const = 0;
+    virtual bool elastic() const = 0;
     // Returns none if the rank may deposit, or if the group has ended. Otherwise not all ranks have
     // joined, and the returned ticket waits for them.
     virtual std::optional<Ticket> begin() = 0;
@@ -106,11 +120,13 @@ class Groups : private Fabric::Receiver {
     virtual bool wait(Ticket ticket, Waiter* waiter) = 0;
     // Returns the outcome and invalidates the ticket. Precondition: the operation has ended.
     virtual Outcome take(Ticket ticket) = 0;
-    // Ends the group if an operation that the rank has deposited has not ended. Any thread.
+    // Ends the group if an operation that the rank has deposited has not ended; an elastic group
+    // continues without the rank. Any thread.
     virtual void give_up(const std::string& why) = 0;
     // Lets the rank leave: later collectives of the group fail with the reason "rank n `why`".
     // Collectives that have ended for this rank succeed for the other ranks too. If an operation of
-    // the rank has not ended or has not been received, the group ends. Any thread.
+    // the rank has not ended or has not been received, the group ends. An elastic group continues
+    // without the rank, unless the member is destroyed without this call. Any thread.
     virtual void leave(const std::string& why) = 0;
     // Sets the timeout of the rank's later deposits.
     virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
@@ -150,9 +166,14 @@ class Groups : private Fabric::Receiver {
     collective::Rank rank = 0, ranks = 1;
     std::chrono::milliseconds timeout{0};  // for a collective, counted from its deposit
     std::string who;                       // "session 7 (training)", for error messages
+    // The group continues without ranks that are lost; equal on all ranks.
+    bool elastic = false;
     // Returns true if the program that joins is connected; null: it always is. Called on any thread
     // and under locks, until the member is destroyed.
     std::function<bool()> attended{};
+    // Called once for each rank that an elastic group has lost, when the outcome of a collective
+    // without that rank is taken, by the thread that takes it.
+    std::function<void(const Lost&)> on_lost{};
   };
 
   // `adder` must outlive this object.
@@ -167,7 +188,8 @@ class Groups : private Fabric::Receiver {
   // are informed. A rank that joins again after it has left also begins the group anew, and the
   // ranks that have not left may finish their transfers. With another number of ranks, a rank is
   // refused while programs of the group are connected, and ends the group if it still waits for
-  // ranks; otherwise it begins the group anew.
+  // ranks; otherwise it begins the group anew. A rank that an elastic group has lost is refused
+  // while the group continues without it.
   core::Result<std::shared_ptr<Member>> join(Join join);
   // The groups of this daemon's sessions. Any thread.
   std::vector<GroupFacts> all();

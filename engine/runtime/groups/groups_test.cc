@@ -107,7 +107,7 @@ class GroupsOfOtherSizes : public GroupsTest {
   core::Result<std::shared_ptr<Groups::Member>> join_as(collective::Rank rank,
                                                         collective::Rank ranks,
                                                         const bool& attended) {
-    return groups_.join({"alice", "g", rank, ranks, kLong, "session " + std::to_string(rank),
+    return groups_.join({"alice", "g", rank, ranks, kLong, "session " + std::to_string(rank), false,
                          [&attended] { return attended; }});
   }
   bool here_ = true, gone_ = false;

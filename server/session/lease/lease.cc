@@ -216,6 +216,11 @@ void Lease::on_raised(engine::Raised raised) {
   wake();
 }
 
+void Lease::on_rank_lost(engine::LostRank lost) {
+  outbox_.rank_lost({lost.group, lost.rank, std::move(lost.why)});
+  wake();
+}
+
 void Lease::on_slow(engine::SlowOp slow) {
   const auto took = std::chrono::nanoseconds(slow.ns);
   if (took < table_->limits().slow) return;

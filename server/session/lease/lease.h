@@ -116,6 +116,7 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   void on_fetched(engine::Fetched fetched) override;
   void on_error(engine::LateError error) override;
   void on_raised(engine::Raised raised) override;
+  void on_rank_lost(engine::LostRank lost) override;
   void on_slow(engine::SlowOp slow) override;
   bool has_client() const override { return streams_.attached(); }
 

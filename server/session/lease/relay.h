@@ -37,6 +37,10 @@ class Relay final : public engine::SessionListener {
     core::MutexLock lock(mutex_);
     target_->on_raised(std::move(raised));
   }
+  void on_rank_lost(engine::LostRank lost) override {
+    core::MutexLock lock(mutex_);
+    target_->on_rank_lost(std::move(lost));
+  }
   void on_slow(engine::SlowOp slow) override {
     core::MutexLock lock(mutex_);
     target_->on_slow(std::move(slow));

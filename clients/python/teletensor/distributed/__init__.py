@@ -30,6 +30,7 @@ from ._group import (
     is_mpi_available,
     is_nccl_available,
     is_torchelastic_launched,
+    members,
     new_group,
     set_timeout,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "is_mpi_available",
     "is_nccl_available",
     "is_torchelastic_launched",
+    "members",
     "new_group",
     "new_subgroups",
     "new_subgroups_by_enumeration",

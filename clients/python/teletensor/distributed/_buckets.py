@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from .._core import Tensor, ops
 from ..autograd import no_grad
-from ._collectives import broadcast
+from ._collectives import broadcast, broadcast_from_lowest
 from ._group import ProcessGroup
 
 __all__ = ["GradBucket", "broadcast_all", "flat", "grouped", "parts_of"]
@@ -80,12 +80,16 @@ def grouped(tensors: Iterable[Tensor], size: int) -> list[list[Tensor]]:
     return found
 
 
-def broadcast_all(tensors: Iterable[Tensor], group: ProcessGroup, root: int, size: int) -> None:
-    """Copies the tensors of the group's rank `root` to all its ranks, in buckets of about `size` bytes."""
+def broadcast_all(tensors: Iterable[Tensor], group: ProcessGroup, root: int | None, size: int) -> None:
+    """Copies the tensors of the group's rank `root` to all its ranks, in buckets of about `size` bytes.
+    None is the lowest rank of an elastic group that is not lost."""
     with no_grad():
         for bucket in grouped(tensors, size):
             buffer = flat(bucket)
-            broadcast(buffer, group=group, group_src=root)
+            if root is None:
+                broadcast_from_lowest(buffer, group)
+            else:
+                broadcast(buffer, group=group, group_src=root)
             if group.rank() != root:
                 for tensor, part in zip(bucket, parts_of(buffer, bucket), strict=True):
                     tensor.copy_(part)

@@ -161,10 +161,19 @@ def broadcast(
     return _done(async_op, tensor)
 
 
+def broadcast_from_lowest(tensor: Tensor, group: ProcessGroup) -> None:
+    """Copies the tensor of the lowest rank of an elastic group that is not lost into `tensor` of each
+    rank."""
+    if group.size() > 1:
+        result = _run("broadcast_from", tensor, group, -1)
+        write(tensor, result.to(tensor.device), ("tensor", "result"))
+
+
 def all_gather(
     tensor_list: list[Tensor], tensor: Tensor, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """Writes the tensor of each rank into the corresponding tensor of tensor_list."""
+    """Writes the tensor of each rank into the corresponding tensor of tensor_list; zeros for a lost rank of
+    an elastic group."""
     if (own := member(group)) is None:
         return None
     check(tensor, "tensor", own)

@@ -12,6 +12,8 @@ import os
 import secrets
 import sys
 import urllib.parse
+import warnings
+import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -27,13 +29,16 @@ __all__ = [
     "GroupMember", "ProcessGroup", "ReduceOp", "Work", "destroy_process_group", "get_backend",
     "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size",
     "group", "init_process_group", "is_available", "is_backend_available", "is_gloo_available",
-    "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched", "new_group",
-    "set_timeout",
+    "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched", "members",
+    "new_group", "set_timeout",
     "MeshGroups", "current_world", "found", "is_member", "meet", "rank_of", "replace_world", "site",
 ]  # fmt: skip
 
 _BACKENDS = ("gloo", "nccl")
 _PACKAGE = __name__.partition(".")[0]
+_REPLICATED = ("all_reduce", "all_combine", "all_gather", "broadcast_from")
+_CALLS = {"reduce_to": "reduce", "send_to": "send", "receive_from": "recv",
+          "all_to_all": "all_to_all, gather and scatter"}  # fmt: skip
 
 
 class ReduceOp(enum.Enum):
@@ -64,7 +69,10 @@ class ProcessGroup:
         rank: int,
         timeout: float,
         session: Session | None,
+        elastic: bool = False,
     ) -> None:
+        self._elastic = elastic
+        self._lost: dict[int, str] = {}  # why the ranks without which the group continues are lost
         self._name, self._backend, self._timeout = name, backend, timeout
         self._ranks, self._rank, self._made = list(ranks), rank, 0
         self._barriers = 0  # the number of barriers with a timeout of their own
@@ -112,6 +120,30 @@ class ProcessGroup:
         """Returns the group itself, which a copy of a module uses too."""
         return self
 
+    @property
+    def elastic(self) -> bool:
+        """Whether the group continues without ranks that are lost."""
+        return self._elastic
+
+    def members(self) -> list[int]:
+        """The ranks in the world of the processes in the group that are not lost: of those with which the
+        collectives have been computed that this process has issued, for which it waits."""
+        if self._elastic and self._session is not None:
+            _capturing.refuse("ask for the members of a group")
+            self._session.synchronize()
+            _note_lost(self._session)
+        return [each for rank, each in enumerate(self._ranks) if rank not in self._lost]
+
+    def _lose(self, rank: int, why: str) -> None:
+        if rank not in self._lost:
+            self._lost[rank] = why
+            left = [each for number, each in enumerate(self._ranks) if number not in self._lost]
+            warnings.warn(
+                f'group "{self._name}": rank {self._ranks[rank]} {why}; the group continues with the ranks '
+                f"{', '.join(map(str, left))}",
+                stacklevel=2,
+            )
+
     def set_timeout(self, timeout: Any) -> None:
         """Sets the timeout of later collectives of this process: a timedelta or seconds. Raises
         ValueError as new_group does."""
@@ -126,7 +158,12 @@ class ProcessGroup:
     def issue(self, name: str, x: Any, *attributes: Any, line: str | None = None) -> Any:
         """Issues an op, that is a collective or a transfer of this group, with these further attributes;
         returns its result. `line` is the source line to report, by default the line of the program that is
-        running."""
+        running. RuntimeError for an op that an elastic group does not have."""
+        if self._elastic and name not in _REPLICATED:
+            raise RuntimeError(
+                "a group with elastic=True has only all_reduce, all_gather, broadcast and barrier, whose "
+                f"results are equal on all ranks, and not {_CALLS.get(name, name)}"
+            )
         result = ops[name](x, self._number, *attributes, site() if line is None else line)
 
         def count() -> None:
@@ -136,13 +173,19 @@ class ProcessGroup:
                 self.received_from[attributes[0]] += 1
             elif name != "await_sends":
                 self.calls += 1
+            if self._elastic and self._session is not None:
+                _note_lost(self._session)
 
         count()
         _capturing.on_call(count)
         return result
 
     def _part(
-        self, lists: Sequence[list[int]], timeout: Any = None, backend: str | None = None
+        self,
+        lists: Sequence[list[int]],
+        timeout: Any = None,
+        backend: str | None = None,
+        elastic: bool = False,
     ) -> ProcessGroup | None:
         """Creates the group of the list of ranks that contains this process; returns None if no list does.
         All processes of this group call it, in the same order."""
@@ -157,6 +200,7 @@ class ProcessGroup:
                     ranks.index(mine),
                     self._timeout if timeout is None else _seconds(timeout),
                     self._session if len(ranks) > 1 else None,
+                    elastic,
                 )
                 if self._mesh is not None:
                     self._mesh.add(part)
@@ -168,11 +212,15 @@ class ProcessGroup:
         """Another group of the same ranks, for one barrier. All processes of this group call it."""
         self._barriers += 1
         name = f"{self._name} barrier {self._barriers}"
-        return ProcessGroup(name, self._backend, self._ranks, self._rank, _seconds(timeout), self._session)
+        return ProcessGroup(
+            name, self._backend, self._ranks, self._rank, _seconds(timeout), self._session, self._elastic
+        )
 
     def _finish(self) -> None:
         """Makes later commands of the session wait until everything that this rank has sent has been
         received."""
+        if self._elastic:
+            return  # it has no sends
         if self._session is not None and self._sent and not self._session._core.over:
             self._sent = False
             _ = self.issue("await_sends", self._zero)
@@ -182,12 +230,14 @@ class ProcessGroup:
         if self._session is None:
             return
         self._number = next(_numbers)
+        if self._elastic:
+            _elastic_groups[self._number] = self
         self._tell(self._timeout)
 
     def _tell(self, timeout: float) -> None:
         assert self._session is not None
         self._session._core.join(
-            self._number, self._name, self._rank, len(self._ranks), int(timeout * 1000)
+            self._number, self._name, self._rank, len(self._ranks), int(timeout * 1000), self._elastic
         )
 
     def leave(self) -> None:
@@ -299,8 +349,17 @@ def current_world() -> ProcessGroup | None:
 
 
 _numbers = itertools.count(1)
+_elastic_groups: weakref.WeakValueDictionary[int, ProcessGroup] = weakref.WeakValueDictionary()
 _THIRTY_MINUTES = 1800.0
 _ONE_YEAR = 365 * 86400.0  # the daemon's maximum
+
+
+def _note_lost(session: Session) -> None:
+    """Tells elastic groups which of their ranks the daemon has reported as lost."""
+    for number, rank, why in session._core.take_lost_ranks():
+        group = _elastic_groups.get(number)
+        if group is not None:
+            group._lose(rank, why)
 
 
 def is_available() -> bool:
@@ -352,6 +411,7 @@ def init_process_group(
     group_name: str = "",
     pg_options: Any = None,
     device_id: Any = None,
+    elastic: bool = False,
 ) -> None:
     """Creates the world of `world_size` processes, in which this process has the rank `rank`, and waits for
     all of them. Both are given as arguments, in the query of init_method
@@ -365,6 +425,11 @@ def init_process_group(
     or "nccl", without any difference. timeout: for each collective; a timedelta or seconds, 30 minutes by
     default. A collective that fails because a process has ended also ends the world: call
     destroy_process_group and then init_process_group again.
+
+    With `elastic`, which all processes give, the world continues when a process ends, is killed or is
+    interrupted: later collectives are those of the remaining processes, and averages divide by their
+    number. Ranks and world_size stay the same; `members` lists the remaining ranks, and a warning names the
+    lost one. Such a world has only all_reduce, all_gather, broadcast and barrier.
 
     In the code of a rank of a mesh (`connect_mesh`) the world is the mesh, and the call only checks a given
     rank and world_size.
@@ -395,7 +460,7 @@ def init_process_group(
     where = _address(store, init_method, group_name)
     title = urllib.parse.quote(f"{where} {group_name}".strip(), safe=":/ ")[:100]
     session = current_session() if size > 1 else None
-    made = ProcessGroup(f"world {title}", name, range(size), place, _seconds(timeout), session)
+    made = ProcessGroup(f"world {title}", name, range(size), place, _seconds(timeout), session, elastic)
     made._store, made._where = store, where
     if session is not None:
         try:
@@ -492,10 +557,12 @@ def new_group(
     group_desc: str | None = None,
     device_id: Any = None,
     sort_ranks: bool = True,
+    elastic: bool = False,
 ) -> Any:
     """Creates a group of these ranks of the world, or of all ranks; returns GroupMember.NON_GROUP_MEMBER if
-    this process is not one of them. All processes of the world call it, in the same order. ValueError for
-    ranks outside of the world, a rank that is given twice, or no ranks."""
+    this process is not one of them. All processes of the world call it, in the same order. `elastic` is
+    that of init_process_group. ValueError for ranks outside of the world, a rank that is given twice, or no
+    ranks."""
     world = found(None)
     chosen = list(range(world.size())) if ranks is None else list(ranks)
     if not chosen:
@@ -511,8 +578,16 @@ def new_group(
         raise ValueError(f"new_group: a rank occurs more than once in {chosen}")
     if sort_ranks:
         chosen.sort()
-    made = world._part([chosen], timeout, backend)
+    made = world._part([chosen], timeout, backend, elastic)
     return GroupMember.NON_GROUP_MEMBER if made is None else made
+
+
+def members(group: Any = None) -> list[int]:
+    """The ranks in the world of the processes in the world, or in a group, that are not lost, ascending by
+    their ranks in the group. All ranks if the group is not elastic. Waits for the collectives that this
+    process has issued, because the answer is that of the last one. ValueError before
+    init_process_group."""
+    return found(group).members()
 
 
 def set_timeout(timeout: Any, group: Any = None) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from .._core import Tensor, ops
 from .._files.objects import from_message, message
+from .._sessions.errors import RankLostError
 from .._tensors.convert import tensor
 from ._checks import listed, member
 from ._collectives import gathered, root_of
@@ -62,7 +63,8 @@ def _all_objects(make: Callable[[], Any], group: ProcessGroup) -> list[Any]:
     rows = gathered(padded, group)
     if failure is not None:
         raise failure
-    return [_unpacked(rows[rank][:size], rank) for rank, size in enumerate(sizes)]
+    # only a lost rank of an elastic group has sent nothing
+    return [_unpacked(rows[rank][:size], rank) if size else None for rank, size in enumerate(sizes)]
 
 
 def all_gather_object(
@@ -120,6 +122,8 @@ def broadcast_object_list(
     sent = _all_objects(lambda: list(object_list) if own.rank() == root else len(object_list), own)
     if own.rank() == root:
         return
+    if sent[root] is None:
+        raise RankLostError(f"broadcast_object_list: rank {root} is lost")
     if len(sent[root]) != len(object_list):
         raise ValueError(
             f"object_list has {len(object_list)} objects, that of rank {root} has {len(sent[root])}"

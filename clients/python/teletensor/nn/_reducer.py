@@ -69,17 +69,26 @@ class Reducer:
         own = [[name, list(each.shape), str(each.dtype)] for name, each in named]
         every: list[Any] = [None] * _distributed.get_world_size(self._group)
         _distributed.all_gather_object(every, own, self._group)
-        for rank, theirs in enumerate(every):
-            for a, b in itertools.zip_longest(every[0], theirs, fillvalue=["nothing", [], ""]):
+        there = {rank: theirs for rank, theirs in enumerate(every) if theirs is not None}
+        first = min(there)
+        for rank, theirs in there.items():
+            for a, b in itertools.zip_longest(there[first], theirs, fillvalue=["nothing", [], ""]):
                 if a != b:
                     raise RuntimeError(
-                        f"DistributedDataParallel: rank 0 has {a[0]} {a[2]}{a[1]} where rank {rank} has "
-                        f"{b[0]} {b[2]}{b[1]}"
+                        f"DistributedDataParallel: rank {first} has {a[0]} {a[2]}{a[1]} where rank {rank} "
+                        f"has {b[0]} {b[2]}{b[1]}"
                     )
-        self.broadcast((each.detach() for _, each in named), 0)
+        self.broadcast((each.detach() for _, each in named), self.first)
 
-    def broadcast(self, tensors: Iterable[Any], root: int) -> None:
-        """Copies the tensors of rank `root` of the group to all ranks."""
+    @property
+    def first(self) -> int | None:
+        """The rank whose buffers all ranks get: 0, or None for the lowest rank of an elastic group that
+        is not lost."""
+        return None if self._group.elastic else 0
+
+    def broadcast(self, tensors: Iterable[Any], root: int | None) -> None:
+        """Copies the tensors of rank `root` of the group to all ranks. None is the lowest rank of an
+        elastic group that is not lost."""
         broadcast_all(tensors, self._group, root, self._bucket_bytes)
 
     def check_parameters(self) -> None:

@@ -140,7 +140,7 @@ class DistributedDataParallel(Module, Joinable):
                 self._begin_step(averages, active=True)
             else:
                 self._reducer.active = None
-                self._broadcast_buffers(0)
+                self._broadcast_buffers(self._reducer.first)
             self.require_forward_param_sync = self._reducer.armed = averages
             self._reducer.gathers = is_grad_enabled() and not averages
         if self.device_ids and self.mixed_precision is None:
@@ -195,7 +195,7 @@ class DistributedDataParallel(Module, Joinable):
     def _set_forward_state(self, state: tuple[bool, bool]) -> None:
         self.require_forward_param_sync = state[0]
 
-    def _broadcast_buffers(self, root: int) -> None:
+    def _broadcast_buffers(self, root: int | None) -> None:
         if self._reducer is not None and self.require_forward_param_sync and self.broadcast_buffers:
             self._reducer.broadcast(self.module.buffers(), root)
 
