@@ -65,7 +65,8 @@ std::vector<Line> lines_of(const Step& step) {
     Line line;
     line.op = static_cast<Line::Op>(below(5));
     line.number = static_cast<double>(below(5)) / 4 - 0.5;
-    line.with_b = step.b >= 0 && below(2) == 0;
+    // No line amplifies rounding: the numbers are at most 1/2, and b is only added.
+    line.with_b = step.b >= 0 && line.op == Line::Op::kAdd && below(3) > 0;
     return line;
   };
   std::vector<Line> body;

@@ -74,8 +74,7 @@ struct Step {
 };
 std::string text_of(const Step& step);
 
-// A line of a loop: x = op(x), or x = x + other and x = x * other, where other is name b or a
-// number.
+// A line of a loop: x = op(x), x = x * number, or x = x + other, where other is name b or a number.
 struct Line {
   enum class Op { kSin, kTanh, kNeg, kAdd, kMul };
   Op op = Op::kTanh;
