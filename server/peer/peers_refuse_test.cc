@@ -75,7 +75,7 @@ TEST(PeersRefuse, CallersThatAreNoPeers) {
           "\"z\" must not open the connection: the daemon with the smaller name does");
   refused(
       Caller::hello("a", kPeerProtocol + 1), StatusCode::FAILED_PRECONDITION,
-      "\"a\" speaks version 5 of the protocol of peers, \"b\" version 4: install daemons of one "
+      "\"a\" speaks version 6 of the protocol of peers, \"b\" version 5: install daemons of one "
       "version");
   refused(Caller::message(1), StatusCode::INVALID_ARGUMENT, "the first frame has no hello");
   refused(Caller::hello("a \""), StatusCode::INVALID_ARGUMENT,
