@@ -47,7 +47,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     } else {
       // The client reports when it has all of the value; until then it may ask for the missing part
       // again.
-      stop_waiting(Status(Code::kCancelled, "download: the call has ended"));
+      stop_waiting([] { return Status(Code::kCancelled, "download: the call has ended"); });
     }
     self_.reset();
   }
@@ -58,7 +58,8 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       MutexLock lock(mutex_);
       if (wait_ == 0 || ready_ || Clock::now() - began_ <= most) return;
     }
-    if (lacks_command(*lease_, asked_.seq, most)) stop_waiting(no_command_came(most));
+    if (!lacks_command(*lease_, asked_.seq, most)) return;
+    stop_waiting([&] { return no_command_came(most); });
   }
   void abandon() override {
     {
@@ -84,17 +85,21 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     });
   }
 
-  // Ends the wait for the value, if there is one, so that ready() is called with `why`.
-  void stop_waiting(const Status& why) {
+  // Ends the wait for the value, if it has not arrived, so that ready() is called with why(). If
+  // there is no memory for that, the wait ends with the session.
+  template <class Why>
+  void stop_waiting(Why&& why) {
     std::uint64_t wait = 0;
     {
       MutexLock lock(mutex_);
-      wait = std::exchange(wait_, 0);
+      if (!ready_) wait = std::exchange(wait_, 0);
     }
     if (wait == 0) return;
-    (void)lease_->with_session([&](engine::Session& session) {
-      session.downloads().stop_waiting(asked_.seq, wait, why);
-      return Status();
+    (void)core::with_memory("a stream", [&] {
+      return lease_->with_session([&](engine::Session& session) {
+        session.downloads().stop_waiting(asked_.seq, wait, why());
+        return Status();
+      });
     });
   }
 
