@@ -44,7 +44,8 @@ MISSING = {
 NO_DEVICE = ("mps", "mtia", "xpu")
 # Names that PyTorch does not have.
 OURS = {
-    "distributed": {"Mesh", "PerRank", "Rank", "connect_mesh"}, "distributed.checkpoint": {"state_dict"},
+    "distributed": {"Mesh", "PerRank", "Rank", "connect_mesh", "members"},
+    "distributed.checkpoint": {"state_dict"},
     "distributed.fsdp": {"ShardedParameter"}, "distributed.nn": {"recv", "send"},
     "distributed.nn.functional": {"recv", "send"}, "onnx": {"OnnxError", "OnnxModel", "load"},
 }  # fmt: skip
