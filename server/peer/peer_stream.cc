@@ -84,15 +84,19 @@ Status PeerStream::advance() {
     case Stage::kHandshake: {
       const Result<bool> done = channel_->handshake();
       if (!done.ok()) return done.status();
-      MutexLock lock(mutex_);
-      if (!*done) {
-        registration_.awaits = channel_->wants_to_write() ? EPOLLOUT : EPOLLIN;
-        return {};
+      {
+        MutexLock lock(mutex_);
+        if (!*done) {
+          registration_.awaits = channel_->wants_to_write() ? EPOLLOUT : EPOLLIN;
+          return {};
+        }
+        stage_ = Stage::kOpen;
+        open_ = true;
+        registration_.awaits = EPOLLIN;
       }
-      stage_ = Stage::kOpen;
-      open_ = true;
-      registration_.awaits = EPOLLIN;
-      return {};
+      // OpenSSL may have received the first frame with the end of the handshake. The socket does
+      // not report it again.
+      return read();
     }
     case Stage::kOpen:
       return read();
