@@ -60,7 +60,7 @@ def test_a_failed_operand_names_its_line(start_daemon, tt, templates):
         y = chain(tt, 301, wrong, a, b)
         with pytest.raises(RuntimeError, match="floor_divide: ZeroDivisionError") as caught:
             y.numpy()
-        assert "test_templates.py:63 in" in str(caught.value)  # the line above
+        assert "test_templates.py:59 in" in str(caught.value)  # the line above
         good = chain(tt, 301, x, a, b).numpy()
         np.testing.assert_allclose(good, expected(301), rtol=1e-3)
         assert (s.status()["repeated"] > 0) == (templates == "1")
