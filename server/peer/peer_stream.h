@@ -1,5 +1,5 @@
-// PeerStream is one connection to a peer: a TCP socket, with TLS unless both daemons are on the
-// loopback interface. It carries frames in both directions (frame_input.h).
+// PeerStream is one connection to a peer: a TCP socket, with TLS if the daemons have certificates.
+// It carries frames in both directions (peer_frames.h).
 // One thread of the loop at a time connects, reads and passes frames to the owner. Any thread may
 // write: the thread that has a frame for the peer, usually an execution lane, writes it itself, so
 // that a small frame waits for no other thread. The rest of a large one is written by the loop.
@@ -96,7 +96,7 @@ class PeerStream final : public SocketLoop::Handler,
   };
   struct Registration {
     std::uint64_t number = 0;  // In the loop; 0: not there yet.
-    int descriptor = -1;       // That of the channel, or of the search for the address.
+    int descriptor = -1;       // The channel's descriptor, or that of the search for the address.
     std::uint32_t awaits = 0;  // Events for which the current stage waits.
   };
   struct End {

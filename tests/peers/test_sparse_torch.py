@@ -312,7 +312,7 @@ FACTS = """
 
 @pytest.mark.parametrize("expression", split(FACTS))
 def test_facts(tt, expression):
-    """What programs read of sparse tensors, and how they are printed."""
+    """Sparse tensors have PyTorch's attributes, and are printed as PyTorch prints them."""
     found = []
     for m in (torch, tt):
         s = m.sparse_coo_tensor([[3, 1, 3], [1, 2, 1]], [3.0, 4.25, 5.0], (4, 3))

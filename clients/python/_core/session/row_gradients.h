@@ -26,7 +26,7 @@ class RowGradients {
   RowGradients(const RowGradients&) = delete;
   RowGradients& operator=(const RowGradients&) = delete;
 
-  // Those of the innermost backward; null outside of a backward.
+  // Returns the rows of the innermost backward; null outside of a backward.
   static RowGradients* current() { return innermost; }
 
   void give(const Handle& leaf, nb::object rows) { given_[&leaf].append(std::move(rows)); }

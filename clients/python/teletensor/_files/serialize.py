@@ -49,8 +49,8 @@ def save(obj: Any, f: _File, metadata: Mapping[str, str] | None = None) -> None:
     bytes, booleans, None, paths, argparse namespaces, dtypes, devices and sizes (for example the state_dict
     of a module or optimizer). `f` is a path or a file open for writing bytes. `metadata` is text for the
     header; its "format", which some readers require, is "pt" by default. Views are stored with their own
-    elements only; gradients and histories are not stored. Of a tensor on the device meta the dtype, shape
-    and strides are stored, which only `load` reads.
+    elements only; gradients and histories are not stored. For a tensor on the device meta, its
+    dtype, shape and strides are stored, which only `load` reads.
 
     A path is opened as by `open(f, "wb")`: symbolic links are followed, pipes and devices are written into,
     and an existing file keeps its mode and owner. A regular file is replaced only when everything has been
