@@ -87,6 +87,7 @@ class FairQueue {
   static constexpr double kTurn = 3e6;
 
   bool empty() const { return ready_.empty(); }
+  std::size_t size() const { return ready_.size(); }
   // Precondition: the task is not in the queue, and no plan of it runs.
   void push(Task* task, std::uint64_t now) {
     if (!task->share_) task->share_ = common_;

@@ -15,12 +15,17 @@
 #include <sched.h>
 #include <sys/types.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
+
+#include "engine/core/clock.h"
 
 namespace teletensor::runtime {
 
 inline constexpr std::chrono::microseconds kLaneSlice{100};
 inline constexpr std::chrono::microseconds kOfferEvery{200};
+inline constexpr std::uint64_t kSpinFor = 50'000;  // ns, less than waking a sleeping thread costs
 
 // Makes the calling thread a lane, with its name and time slice (kernels before 6.12 have one slice
 // for all threads and deduct nothing). If the system refuses the slice, the lane never offers its
@@ -35,6 +40,42 @@ void yield_core();
 // there is one and the system allows it. Does nothing on other threads. Returns the number of the
 // new core, or -1 if the thread stays; the system may move it again at any time.
 int spread();
+
+// Waits of one thread for events that usually come sooner than the system could wake it. On a busy
+// machine, where the other thread does not run, such waits only take the core from it; therefore a
+// wait in vain is followed by fewer of them.
+class ShortWait {
+ public:
+  // Calls `reached()` until it returns true, for at most kSpinFor, or only once.
+  template <class Condition>
+  void until(Condition reached) {
+    if (reached()) return;
+    if (skipped_ < vain_) {
+      ++skipped_;
+      return;
+    }
+    skipped_ = 0;
+    const std::uint64_t end = core::now_ns() + kSpinFor;
+    do {
+      pause();
+      if (reached()) {
+        vain_ = vain_ / 2;
+        return;
+      }
+    } while (core::now_ns() < end);
+    vain_ = std::min(2 * vain_ + 1, kMaxVain);
+  }
+
+ private:
+  static constexpr int kMaxVain = 63;
+  static void pause() {
+#if defined(__x86_64__)
+    for (int i = 0; i < 4; ++i) __builtin_ia32_pause();
+#endif
+  }
+  int vain_ = 0;     // how many waits are skipped after one in vain
+  int skipped_ = 0;  // how many have been
+};
 
 // While it exists, the calling thread sleeps and is not counted on its core.
 class Asleep {

@@ -28,6 +28,7 @@ thread_local Task* own_plan = nullptr;
 thread_local Task* worked_for = nullptr;
 // Another thread has the lane of this thread, which runs a part of a long job.
 thread_local bool lent = false;
+thread_local ShortWait next_work, helpers_end;
 
 constexpr std::uint64_t kChargeHelpEvery = 1'000'000;  // ns
 
@@ -39,7 +40,7 @@ struct Lanes::Job {
   Task* const task;    // the task that helpers work for; nullptr outside of plans
   const bool is_long;  // see run_long()
   std::atomic<std::int64_t> next{0};
-  int helpers = 0;                       // guarded by mu_
+  std::atomic<int> helpers{0};           // changed under mu_
   std::exception_ptr failure = nullptr;  // the first failure; guarded by mu_
 
   bool exhausted() const { return next.load(std::memory_order_relaxed) >= parts; }
@@ -69,7 +70,7 @@ Lanes::~Lanes() {
 
 bool Lanes::all_busy() const {
   core::MutexLock lock(mu_);
-  return sleeping_ == 0;
+  return sleeping_ + looking_ == 0;
 }
 
 void Lanes::ready(Task* task) {
@@ -83,8 +84,16 @@ void Lanes::ready(Task* task) {
 
 bool Lanes::enqueue(Task* task) {
   queue_.push(task, core::now_ns());
+  offers_.fetch_add(1, std::memory_order_relaxed);
   waiting_.fetch_add(1, std::memory_order_relaxed);
-  return sleeping_ > 0;
+  return must_wake(looking_);
+}
+
+// Returns true if there is more work than `awake` lanes, each of which takes one task or helps one
+// job, will begin.
+bool Lanes::must_wake(int awake) const {
+  const auto open = queue_.size() + static_cast<std::size_t>(open_jobs_);
+  return sleeping_ > 0 && open > static_cast<std::size_t>(awake);
 }
 
 Task* Lanes::take() {
@@ -95,7 +104,7 @@ Task* Lanes::take() {
 bool Lanes::run_inline(Task* task) {
   {
     core::MutexLock lock(mu_);
-    if (sleeping_ == 0 || !queue_.empty() || own_plan != nullptr) return false;
+    if (sleeping_ + looking_ == 0 || !queue_.empty() || own_plan != nullptr) return false;
     const std::uint64_t now = core::now_ns();
     queue_.push(task, now);  // to determine its position among the tasks
     (void)queue_.pop(now);
@@ -162,6 +171,7 @@ void Lanes::lane(Task* task) {
   on_lane = true;
   begin_lane_thread();
   Parked here;
+  bool helped = false;  // since it last looked for work
   mu_.lock();
   while (true) {
     if (task != nullptr) {
@@ -182,12 +192,15 @@ void Lanes::lane(Task* task) {
       }
     } else if (job != nullptr) {
       help(*job, nullptr);
+      helped = true;
       if (std::exchange(lent, false)) {
         --beside_;
         task = rest(here);
       }
     } else if (stopping_) {
       break;
+    } else if (std::exchange(helped, false)) {
+      look_for_work();
     } else {
       const Asleep asleep;
       ++sleeping_;
@@ -196,6 +209,17 @@ void Lanes::lane(Task* task) {
     }
   }
   mu_.unlock();
+}
+
+// Returns when there is new work, or after kSpinFor. The kernels of a model follow each other
+// within microseconds, so a lane that has helped with one of them will soon be needed again.
+void Lanes::look_for_work() {
+  ++looking_;
+  const std::uint64_t seen = offers_.load(std::memory_order_relaxed);
+  mu_.unlock();
+  next_work.until([&] { return offers_.load(std::memory_order_relaxed) != seen; });
+  mu_.lock();
+  if (must_wake(looking_--)) work_.notify_one();
 }
 
 void Lanes::help(Job& job, const Task* mine) {
@@ -282,10 +306,12 @@ void Lanes::work_on(Job& job) {
     core::MutexLock lock(mu_);
     jobs_.push_back(&job);
     open_jobs_.fetch_add(1, std::memory_order_relaxed);
-    wake = static_cast<int>(std::min<std::int64_t>(sleeping_, job.parts - 1));
+    offers_.fetch_add(1, std::memory_order_relaxed);
+    wake = static_cast<int>(std::min<std::int64_t>(sleeping_, job.parts - 1 - looking_));
   }
   while (wake-- > 0) work_.notify_one();
   pull(job, nullptr, nullptr);
+  if (!job.is_long) helpers_end.until([&] { return job.helpers == 0; });
   core::MutexLock lock(mu_);
   std::erase(jobs_, &job);
   open_jobs_.fetch_sub(1, std::memory_order_relaxed);

@@ -8,8 +8,8 @@
 // A thread that runs a long call which cannot be divided (run_long) gives its lane to another
 // thread for as long, and waits for a lane afterwards.
 //
-// Waking a sleeping lane costs about 60 us; therefore no lane is woken while another one is looking
-// for work.
+// Waking a sleeping lane costs about 60 us. Therefore a lane that has helped with a kernel looks
+// for work for kSpinFor before it sleeps, and no lane is woken for work that such a lane will do.
 #pragma once
 
 #include <atomic>
@@ -90,6 +90,8 @@ class Lanes {
   bool goes_first(const Job& job, const Task* mine);
   void yield_lane();
   bool enqueue(Task* task) TT_REQUIRES(mu_);  // returns true if a lane sleeps and must be woken
+  bool must_wake(int awake) const TT_REQUIRES(mu_);
+  void look_for_work() TT_REQUIRES(mu_);
   Task* take() TT_REQUIRES(mu_);
   bool park(Task& task) TT_REQUIRES(mu_);
   bool lend_lane() TT_REQUIRES(mu_);
@@ -106,12 +108,14 @@ class Lanes {
   std::map<std::string, std::weak_ptr<Share>> shares_ TT_GUARDED_BY(mu_);  // by user
   std::vector<Job*> jobs_ TT_GUARDED_BY(mu_);      // with parts that have not begun
   int sleeping_ TT_GUARDED_BY(mu_) = 0;            // number of sleeping lanes
+  int looking_ TT_GUARDED_BY(mu_) = 0;             // number of lanes in look_for_work()
   std::vector<Parked*> spare_ TT_GUARDED_BY(mu_);  // threads without a lane or a plan
   int parked_ TT_GUARDED_BY(mu_) = 0;              // number of plans that wait in the middle
   int beside_ TT_GUARDED_BY(mu_) = 0;              // number of threads that have lent their lane
   bool stopping_ TT_GUARDED_BY(mu_) = false;
-  std::atomic<int> waiting_{0};    // number of tasks in queue_
-  std::atomic<int> open_jobs_{0};  // number of jobs in jobs_
+  std::atomic<int> waiting_{0};           // number of tasks in queue_
+  std::atomic<int> open_jobs_{0};         // number of jobs in jobs_
+  std::atomic<std::uint64_t> offers_{0};  // number of tasks and jobs so far
 
   std::vector<std::thread> threads_ TT_GUARDED_BY(mu_);  // with and without a lane
 };

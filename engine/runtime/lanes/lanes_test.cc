@@ -188,6 +188,35 @@ TEST(Lanes, AreBusyWhileEachRunsAPlan) {
   while (lanes.all_busy()) std::this_thread::yield();
 }
 
+// Tasks and kernels that arrive while lanes look for work, after they have helped with a kernel:
+// all of them run, and the kernel of a task that waits for another task does not keep a lane from
+// it.
+TEST(Lanes, WorkThatArrivesWhileLanesLookForIt) {
+  Lanes lanes(3);
+  std::atomic<int> parts{0};
+  constexpr int kRounds = 300;
+  for (int round = 0; round < kRounds; ++round) {
+    std::atomic<int> ended{0};
+    Counted helped(lanes, 1, [&] { lanes.run_parts(3, [&](std::int64_t) { ++parts; }); });
+    helped.start();
+    helped.wait();
+    while (lanes.all_busy()) std::this_thread::yield();
+    // Up to two lanes look for work now. Each of these tasks ends only if the other one runs.
+    const auto body = [&] {
+      lanes.run_parts(2, [&](std::int64_t) { ++parts; });
+      ++ended;
+      while (ended < 2) std::this_thread::yield();
+    };
+    Counted first(lanes, 1, body), second(lanes, 1, body);
+    first.start();
+    if (round % 2 == 0) spin(std::chrono::microseconds(round % 60));
+    second.start();
+    first.wait();
+    second.wait();
+  }
+  EXPECT_EQ(parts, kRounds * 7);
+}
+
 // Many long kernels on two lanes, more than can be parked at a time: all of them end.
 TEST(Lanes, MoreLongKernelsThanMayWait) {
   Lanes lanes(2);
