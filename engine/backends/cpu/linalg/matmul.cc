@@ -28,14 +28,6 @@ using core::DType;
 using core::Geometry;
 using core::Status;
 
-// The matrices of the result are row-major and stored one after another.
-struct Product {
-  std::int64_t m = 1, n = 1, k = 1;
-  Dims batch;
-  std::int64_t batches = 1;
-  Side a, b;
-};
-
 // ---------------------------------------------------------------- one matrix
 
 // For fewer multiplications than this our own kernel is faster than a call.
@@ -48,8 +40,9 @@ double multiplications(std::int64_t m, std::int64_t n, std::int64_t k) {
   return static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
 }
 
+// c = a @ b, or c += a @ b.
 Status sgemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<const float> a,
-             MatrixRef<const float> b, float* c, std::int64_t ldc) {
+             MatrixRef<const float> b, float* c, std::int64_t ldc, bool adds = false) {
   // RULE: only the daemon's lanes run in parallel; the bits of oneDNN's sgemm depend on the number
   // of threads.
   thread_local const bool single = (omp_set_num_threads(1), true);
@@ -59,8 +52,9 @@ Status sgemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<const flo
   const bool straight_a = a.column == 1 || k == 1, straight_b = b.column == 1 || n == 1;
   const std::int64_t lda = straight_a ? (m == 1 ? k : a.row) : a.column;
   const std::int64_t ldb = straight_b ? (k == 1 ? n : b.row) : b.column;
-  const dnnl_status_t status = dnnl_sgemm(straight_a ? 'N' : 'T', straight_b ? 'N' : 'T', m, n, k,
-                                          1.0f, a.data, lda, b.data, ldb, 0.0f, c, ldc);
+  const dnnl_status_t status =
+      dnnl_sgemm(straight_a ? 'N' : 'T', straight_b ? 'N' : 'T', m, n, k, 1.0f, a.data, lda, b.data,
+                 ldb, adds ? 1.0f : 0.0f, c, ldc);
   if (status == dnnl_success) return {};
   if (status == dnnl_out_of_memory) {
     return Status(core::Code::kResourceExhausted, "matmul: oneDNN has no memory for its buffers");
@@ -154,6 +148,13 @@ constexpr double kCost = std::is_same_v<T, float>    ? 0.02
 // its weights costs.
 constexpr double kCostOfByte = 0.05;
 
+// A product with so few rows or columns takes the time in which its other operand is read. Two
+// lanes read it in half of the time, and a piece packs nothing that another piece packs as well.
+constexpr std::int64_t kFewRows = 16;
+
+// Products that take less time than this, in nanoseconds, are not split.
+constexpr double kWhole = 300e3, kWholeOfFew = 150e3;
+
 // Splits a side of a product that takes `ns` nanoseconds into pieces; returns their length and
 // number. Pieces are not shorter than `least`, because the library packs the operands again for
 // each of them.
@@ -180,8 +181,8 @@ Pieces pieces_of(std::int64_t length, std::int64_t width, double ns, std::int64_
 // in pieces of 256 x 512 takes 1.17x of its time in one piece, and in pieces of 128 x 256 1.32x.
 constexpr std::int64_t kManyTasks = 128;
 
-// Calls `finish(first result row, rows, first column, columns)` for each piece of the result while
-// it is in the cache.
+// Calls `finish(matrix, first row, rows, first column, columns)` for each piece of a matrix of the
+// result while it is in the cache.
 template <class T, class F>
 Status run(KernelCall& call, const Product& p, T* c, F finish) {
   const T *a = static_cast<const T*>(p.a.data), *b = static_cast<const T*>(p.b.data);
@@ -194,21 +195,32 @@ Status run(KernelCall& call, const Product& p, T* c, F finish) {
       from_a += at * p.a.batch[d];
       from_b += at * p.b.batch[d];
     }
-    T* const to = c + (index * p.m + i0) * p.n + j0;
+    T* const result = c + index * p.m * p.n;
+    T* const to = result + i0 * p.n + j0;
     if (p.k == 0) {
       for (std::int64_t i = 0; i < m; ++i) std::fill_n(to + i * p.n, n, T{});
     } else {
       TT_RETURN_IF_ERROR(gemm(m, n, p.k, MatrixRef<const T>{a + from_a, p.a.row, p.a.column},
                               MatrixRef<const T>{b + from_b, p.b.row, p.b.column}, to, p.n));
     }
-    finish(index * p.m + i0, m, j0, n);
+    if constexpr (std::is_same_v<T, float>) {
+      for (std::int64_t i = 1; i < p.terms; ++i) {
+        if (call.parallel.cancelled()) return {};
+        from_a += p.a.next, from_b += p.b.next;
+        TT_RETURN_IF_ERROR(sgemm(m, n, p.k, {a + from_a, p.a.row, p.a.column},
+                                 {b + from_b, p.b.row, p.b.column}, to, p.n, true));
+      }
+    }
+    finish(result, i0, m, j0, n);
     return {};
   };
   const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n);
   const auto k = static_cast<double>(std::max<std::int64_t>(p.k, 1));
-  const double cost = m * n * k * kCost<T> + (m + n) * k * (kCostOfByte * sizeof(T));
+  const double cost = (m * n * k * kCost<T> + (m + n) * k * (kCostOfByte * sizeof(T))) *
+                      static_cast<double>(p.terms);
   const double total = cost * static_cast<double>(p.batches);
-  if (total < 300e3) {
+  const bool few = p.batches == 1 && std::min(p.m, p.n) <= kFewRows;
+  if (total < (few ? kWholeOfFew : kWhole)) {
     for (std::int64_t i = 0; i < p.batches; ++i) {
       TT_RETURN_IF_ERROR(matrix(i, 0, p.m, 0, p.n));
     }
@@ -216,7 +228,8 @@ Status run(KernelCall& call, const Product& p, T* c, F finish) {
   }
   const bool by_rows = p.m >= p.n;
   const std::int64_t length = by_rows ? p.m : p.n, width = by_rows ? p.n : p.m;
-  Pieces cuts = pieces_of(length, width, cost, 128);
+  // Few rows form two pieces or more.
+  Pieces cuts = pieces_of(length, width, few ? std::max(cost, 400e3) : cost, 128);
   if (p.batches * cuts.panels * cuts.pieces >= kManyTasks) {
     cuts = pieces_of(length, width, cost, 256);
   }
@@ -276,7 +289,7 @@ const void* copy_dense(KernelCall& call, const TensorArg& x, DType dtype, Geomet
 // one stride (and, if sgemm is used, it can read them).
 void fold_batch(Product& p, bool uses_sgemm) {
   if (p.batch.empty()) return;
-  Side folded{p.a.data, p.a.row, p.a.column, {}};
+  Side folded{p.a.data, p.a.row, p.a.column, {}, p.a.next};
   std::int64_t rows = p.m;
   for (int d = p.batch.size() - 1; d >= 0; --d) {
     if (p.batch[d] == 1) continue;
@@ -325,7 +338,7 @@ void spread_operands(KernelCall& call, Product& p) {
   if (p.b.column == 1 && p.n > 1) spread_lines(call, p.k, p.n, p.m, p.b.data, p.b.row);
 }
 
-// Adds the addend to a finished piece.
+// Adds the addend to a finished piece of a matrix c.
 template <class T>
 void add_piece(const Addend& addend, T* c, std::int64_t n_all, std::int64_t i0, std::int64_t m,
                std::int64_t j0, std::int64_t n) {
@@ -368,11 +381,12 @@ void add_piece(const Addend& addend, T* c, std::int64_t n_all, std::int64_t i0, 
 template <class T>
 Status run_typed(KernelCall& call, const Product& p, T* c, const Addend& addend) {
   if (addend.x == nullptr) {
-    return run<T>(call, p, c, [](std::int64_t, std::int64_t, std::int64_t, std::int64_t) {});
+    return run<T>(call, p, c, [](T*, std::int64_t, std::int64_t, std::int64_t, std::int64_t) {});
   }
-  return run<T>(call, p, c, [&](std::int64_t i0, std::int64_t m, std::int64_t j0, std::int64_t n) {
-    add_piece<T>(addend, c, p.n, i0, m, j0, n);
-  });
+  return run<T>(call, p, c,
+                [&](T* result, std::int64_t i0, std::int64_t m, std::int64_t j0, std::int64_t n) {
+                  add_piece<T>(addend, result, p.n, i0, m, j0, n);
+                });
 }
 
 // The product of a and b; with `turned`, of a and the transpose of b.
@@ -459,6 +473,19 @@ Status product(KernelCall& call, const TensorArg& a, const TensorArg& b, bool tu
   strided_copy(wide, out, call.parallel);
   return {};
 }
+
+}  // namespace
+
+template <class T>
+Status multiply(KernelCall& call, Product p, T* c, const Addend& addend) {
+  fold_batch(p, std::is_same_v<T, float>);
+  if constexpr (std::is_same_v<T, float>) spread_operands(call, p);
+  return run_typed<T>(call, p, c, addend);
+}
+template Status multiply(KernelCall&, Product, float*, const Addend&);
+template Status multiply(KernelCall&, Product, double*, const Addend&);
+
+namespace {
 
 // Allocates a contiguous tensor of the geometry's shape in the call's scratch memory.
 Status allocate(KernelCall& call, DType dtype, const Geometry& geometry, TensorArg& out) {

@@ -16,6 +16,18 @@ struct Side {
   std::int64_t row = 0, column = 0;
   // Stride of each batch dimension of the result; 0 if the operand is repeated along it.
   core::Dims batch;
+  std::int64_t next = 0;  // distance to the operand of the next term, see Product::terms
+};
+
+// A batch of products of [m, k] and [k, n] matrices. The matrices of the result are row-major and
+// stored one after another.
+struct Product {
+  std::int64_t m = 1, n = 1, k = 1;
+  core::Dims batch;
+  std::int64_t batches = 1;  // the product of `batch`
+  // Each matrix of the result is the sum of so many products, added one by one (f32 only).
+  std::int64_t terms = 1;
+  Side a, b;
 };
 
 // Takes the matrix strides from the last two dimensions (a vector is a row on the left and a column
@@ -42,7 +54,8 @@ inline Side side_of(const void* data, const core::Geometry& g, bool left, const 
 struct Addend {
   const TensorArg* x = nullptr;
   double alpha = 1, beta = 1;
-  std::int64_t row = 0, column = 0;  // strides of x; 0 where it is repeated
+  // Strides of x, which is added to each matrix; 0 where it is repeated.
+  std::int64_t row = 0, column = 0;
 };
 
 inline Addend addend_of_linear(const KernelCall& call) {
@@ -62,5 +75,10 @@ inline Addend addend_of_addmm(const KernelCall& call) {
   if (rank > 1 && g.shape[0] > 1) addend.row = g.strides[0];
   return addend;
 }
+
+// Computes a product of float or double operands on the host, in parts on the lanes, into `c`. The
+// rows or the columns of each f32 operand must be dense.
+template <class T>
+core::Status multiply(KernelCall& call, Product product, T* c, const Addend& addend);
 
 }  // namespace teletensor::backends::cpu

@@ -47,6 +47,11 @@ template <class T>
 core::Status column_conv(KernelCall& call, const Conv& conv, ConvPass pass,
                          const ConvMemory<T>& memory);
 
+// to[i] = sums[i] + sums[weights + i] + ... for i < weights: adds the parts of a weight's gradient,
+// each of which is the sum over a range of images, in their order.
+void add_ranges(Parallel& parallel, const float* sums, std::int64_t ranges, std::int64_t weights,
+                float* to);
+
 // ---------------------------------------------------------------- im2col and col2im
 
 // Row `tap` of the matrix of windows of one channel: the elements that `tap` reads in the windows

@@ -297,9 +297,8 @@ class ConvCall {
  public:
   ConvCall(KernelCall& call, const Conv& conv, ConvPass pass, const ConvMemory<float>& memory)
       : call_(call), conv_(conv), pass_(pass), memory_(memory) {
-    const std::int64_t wanted = parts_of(conv.multiplications() * 0.015, 64);
-    const std::int64_t most = std::min<std::int64_t>(wanted, pass == ConvPass::kWeight ? 8 : 64);
-    const std::int64_t ranges = std::min(conv.batch, most);
+    wanted_ = parts_of(conv.multiplications() * 0.015, 64);
+    const std::int64_t ranges = std::min({conv.batch, wanted_, max_ranges()});
     each_ = (conv.batch + ranges - 1) / ranges;
     ranges_ = (conv.batch + each_ - 1) / each_;
     // With few multiplications per number, one image at a time stays in the second-level cache
@@ -332,27 +331,27 @@ class ConvCall {
       run_part(slices_[static_cast<std::size_t>(p % slices)], p / slices, m,
                all + static_cast<std::size_t>(p) * room_);
     });
-    if (!sums) return {};
-    for (std::int64_t i = 0; i < weights; ++i) {
-      float total = partial[i];
-      for (std::int64_t p = 1; p < ranges_; ++p) total += partial[p * weights + i];
-      memory_.weight[i] = total;
-    }
+    if (sums) add_ranges(call_.parallel, partial, ranges_, weights, memory_.weight);
     return {};
   }
 
  private:
+  // Each range of images has its own sums of a weight's gradient, which are worth writing and
+  // adding if many products are added to each of them.
+  std::int64_t max_ranges() const {
+    if (pass_ != ConvPass::kWeight) return 64;
+    return std::clamp<std::int64_t>(conv_.batch * conv_.out_area() / 1024, 1, 8);
+  }
   // The number of slices of each image, which take about a fifth of a millisecond each: without
   // them, a batch of one image would use one lane. More slices cost more than they save, because
   // each slice converts an operand of all of them. A third of the time of a small convolution is
   // the conversion of layouts.
   std::int64_t slices() const {
-    if (ranges_ < conv_.batch) return 1;
+    if (ranges_ >= std::min(wanted_, kMaxSlices)) return 1;
     const double moved = static_cast<double>(conv_.out_channels * conv_.group_in() * conv_.taps() +
                                              conv_.in_channels * conv_.in_area() +
                                              conv_.out_channels * conv_.out_area());
-    const double ns =
-        conv_.multiplications() / static_cast<double>(conv_.batch) * 0.01 + moved * 0.5;
+    const double ns = conv_.multiplications() / static_cast<double>(ranges_) * 0.01 + moved * 0.5;
     return parts_of(ns * 2.5, kMaxSlices / ranges_);
   }
   void add(const ConvSlice& slice) {
@@ -417,6 +416,7 @@ class ConvCall {
   const Conv& conv_;
   const ConvPass pass_;
   const ConvMemory<float>& memory_;
+  std::int64_t wanted_ = 1;  // number of parts whose time is worth a part of its own
   std::int64_t each_ = 1, ranges_ = 1, step_ = 1;  // images of a range, ranges, images of a call
   std::vector<SlicePart> slices_;
   std::vector<PreparedWeight> weights_;

@@ -1,5 +1,5 @@
-// Convolutions in f32, which oneDNN computes in parts, equal those in f64, which our own code
-// computes. The operands are small integers, so that all sums are exact.
+// Convolutions in f32, which oneDNN and matrix products compute in parts, equal those in f64, which
+// our own code computes. The operands are small integers, so that all sums are exact.
 #include <gtest/gtest.h>
 
 #include "engine/backends/cpu/kernel_test.h"
@@ -41,6 +41,11 @@ const Case kCases[] = {
     {"channels_of_two_images", {2, 256, 14, 14}, {256, 256, 3, 3}, {1, 1}, {1, 1}, {1, 1}},
     {"groups", {1, 96, 56, 56}, {96, 32, 3, 3}, {1, 1}, {1, 1}, {1, 1}, 3},
     {"depthwise", {1, 144, 112, 112}, {144, 1, 3, 3}, {1, 1}, {1, 1}, {1, 1}, 144},
+    {"pointwise", {1, 64, 56, 56}, {256, 64, 1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"pointwise_in_ranges", {13, 96, 20, 20}, {200, 96, 1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"pointwise_large_weight", {3, 600, 7, 7}, {520, 600, 1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"pointwise_of_one_dimension", {5, 64, 900}, {70, 64, 1}, {1}, {0}, {1}},
+    {"large_weight", {4, 320, 7, 7}, {320, 320, 3, 3}, {1, 1}, {1, 1}, {1, 1}},
     {"one_dimension", {1, 64, 4000}, {64, 64, 5}, {1}, {2}, {1}},
     {"three_dimensions", {1, 32, 12, 28, 28}, {32, 32, 3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}},
 };
