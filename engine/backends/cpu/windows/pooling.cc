@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/backends/cpu/access/dense.h"
+#include "engine/backends/cpu/access/targets.h"
 #include "engine/backends/cpu/cpu.h"
 
 namespace teletensor::backends::cpu {
@@ -22,6 +23,9 @@ struct Window {
 struct Axis {
   std::int64_t size = 1, step = 1;
   std::vector<Window> windows{{0, 1, 1}};
+  // If the windows have equal distances: that distance, the elements of a window without padding,
+  // and the padding before the first element. Otherwise the stride is 0.
+  std::int64_t stride = 0, kernel = 0, padding = 0;
 };
 using Axes = std::array<Axis, 3>;
 
@@ -33,6 +37,7 @@ Axes sliding(const Dims& x, const Dims& y, const core::Attributes& a, int dilati
     Axis& axis = axes[static_cast<std::size_t>(3 - n + d)];
     const std::int64_t kernel = a.ints(0)[at], stride = a.ints(1)[at], padding = a.ints(2)[at];
     axis.size = x[d + 2];
+    axis.stride = stride, axis.kernel = kernel, axis.padding = padding;
     axis.step = dilation < 0 ? 1 : a.ints(static_cast<std::size_t>(dilation))[at];
     axis.windows.clear();
     for (std::int64_t i = 0; i < y[d + 2]; ++i) {
@@ -64,6 +69,8 @@ Axes adaptive(const Dims& x, const Dims& y) {
   return axes;
 }
 
+constexpr std::int64_t kLargeIndex = std::int64_t{1} << 31;
+
 struct Planes {
   std::int64_t count = 1, in = 1, out = 1;
   Planes(const Dims& x, const Dims& y) : count(x[0] * x[1]) {
@@ -74,14 +81,23 @@ struct Planes {
 // ---------------------------------------------------------------- maxima
 
 template <class T>
-void max_plane(const Axes& axes, const T* x, T* y, std::int64_t* places) {
-  constexpr T kMin = std::is_floating_point_v<T> ? -std::numeric_limits<T>::infinity()
+constexpr T kLeast = std::is_floating_point_v<T> ? -std::numeric_limits<T>::infinity()
                                                  : std::numeric_limits<T>::min();
+
+// A NaN is larger than any number.
+template <class T>
+bool exceeds(T value, T best) {
+  return (value > best) | (value != value);
+}
+
+// The maxima of windows in any places, one by one.
+template <class T>
+void max_plane(const Axes& axes, const T* x, T* y, std::int64_t* places) {
   const std::int64_t height = axes[1].size, width = axes[2].size;
   for (const Window& a : axes[0].windows) {
     for (const Window& b : axes[1].windows) {
       for (const Window& c : axes[2].windows) {
-        T best = kMin;
+        T best = kLeast<T>;
         // A window that contains no element (large dilation) still gets a valid position.
         std::int64_t place =
             (std::min(a.begin, axes[0].size - 1) * height + std::min(b.begin, height - 1)) * width +
@@ -90,9 +106,8 @@ void max_plane(const Axes& axes, const T* x, T* y, std::int64_t* places) {
           for (std::int64_t j = b.begin; j < b.end; j += axes[1].step) {
             const std::int64_t row = (i * height + j) * width;
             for (std::int64_t k = c.begin; k < c.end; k += axes[2].step) {
-              const T value = x[row + k];
-              if (value > best || value != value) {
-                best = value;
+              if (exceeds(x[row + k], best)) {
+                best = x[row + k];
                 place = row + k;
               }
             }
@@ -100,6 +115,69 @@ void max_plane(const Axes& axes, const T* x, T* y, std::int64_t* places) {
         }
         *y++ = best;
         *places++ = place;
+      }
+    }
+  }
+}
+
+// Compares x[0], x[stride], ... with n maxima. kStride is the stride, or 0 for any.
+template <std::int64_t kStride, class T>
+void raise_maxima(const T* x, std::int64_t stride, std::int32_t place, std::int64_t n, T* best,
+                  std::int32_t* places) {
+  const std::int64_t by = kStride != 0 ? kStride : stride;
+  TT_INDEPENDENT
+  for (std::int64_t i = 0; i < n; ++i) {
+    const T value = x[i * by];
+    const bool more = exceeds(value, best[i]);
+    best[i] = more ? value : best[i];
+    places[i] = more ? place + static_cast<std::int32_t>(i * by) : places[i];
+  }
+}
+
+// The maxima of windows with equal distances in a plane of less than 2^31 elements: a block of a
+// row of windows is compared with each of its elements in turn, without branches.
+template <class T>
+void max_rows(const Axes& axes, const T* x, T* y, std::int64_t* places) {
+  constexpr std::int64_t kBlock = 256;
+  const Axis& last = axes[2];
+  const std::int64_t height = axes[1].size, width = last.size, stride = last.stride;
+  const auto windows = static_cast<std::int64_t>(last.windows.size());
+  // The first window whose element at `offset` from its unpadded beginning is not before `at`.
+  const auto first = [&](std::int64_t at, std::int64_t offset) {
+    return std::clamp<std::int64_t>((at + last.padding - offset + stride - 1) / stride, 0, windows);
+  };
+  T best[kBlock];
+  std::int32_t found[kBlock];
+  for (const Window& a : axes[0].windows) {
+    for (const Window& b : axes[1].windows) {
+      const std::int64_t corner =
+          (std::min(a.begin, axes[0].size - 1) * height + std::min(b.begin, height - 1)) * width;
+      for (std::int64_t block = 0; block < windows; block += kBlock) {
+        const std::int64_t n = std::min(kBlock, windows - block);
+        for (std::int64_t c = 0; c < n; ++c) {
+          const Window& window = last.windows[static_cast<std::size_t>(block + c)];
+          best[c] = kLeast<T>;
+          found[c] = static_cast<std::int32_t>(corner + std::min(window.begin, width - 1));
+        }
+        for (std::int64_t i = a.begin; i < a.end; i += axes[0].step) {
+          for (std::int64_t j = b.begin; j < b.end; j += axes[1].step) {
+            const std::int64_t row = (i * height + j) * width;
+            for (std::int64_t tap = 0; tap < last.kernel; ++tap) {
+              const std::int64_t offset = tap * last.step;
+              const std::int64_t begin = std::max(block, first(0, offset));
+              const std::int64_t end = std::min(block + n, first(width, offset));
+              if (begin >= end) continue;
+              const std::int64_t place = row + begin * stride - last.padding + offset;
+              const auto raise = stride == 1   ? raise_maxima<1, T>
+                                 : stride == 2 ? raise_maxima<2, T>
+                                               : raise_maxima<0, T>;
+              raise(x + place, stride, static_cast<std::int32_t>(place), end - begin,
+                    best + begin - block, found + begin - block);
+            }
+          }
+        }
+        y = std::copy(best, best + n, y);
+        places = std::copy(found, found + n, places);
       }
     }
   }
@@ -120,8 +198,11 @@ Status maxima(KernelCall& call, F&& axes_of) {
                       (static_cast<double>(planes.in) + 4.0 * static_cast<double>(planes.out));
     share(call.parallel, planes.count, parts_of(ns, planes.count),
           [&](std::int64_t i, std::int64_t) {
-            max_plane<T>(axes_of(i), from.memory() + i * planes.in, to.memory() + i * planes.out,
-                         places.memory() + i * planes.out);
+            const Axes& axes = axes_of(i);
+            const bool regular = axes[2].stride > 0 && planes.in < kLargeIndex;
+            (regular ? max_rows<T> : max_plane<T>)(axes, from.memory() + i * planes.in,
+                                                   to.memory() + i * planes.out,
+                                                   places.memory() + i * planes.out);
           });
     to.store();
     places.store();
