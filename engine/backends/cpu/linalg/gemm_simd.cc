@@ -16,13 +16,14 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The kRows x kVectors accumulators must fit into the registers.
+// The kRows x kVectors accumulators must fit into the registers, and so must the kDotRows x
+// kDotColumns ones.
 #if HWY_TARGET <= HWY_AVX3
-constexpr int kRows = 8, kVectors = 3;
+constexpr int kRows = 8, kVectors = 3, kDotRows = 4, kDotColumns = 6;
 #elif HWY_TARGET <= HWY_AVX2
-constexpr int kRows = 4, kVectors = 3;
+constexpr int kRows = 4, kVectors = 3, kDotRows = 4, kDotColumns = 2;
 #else
-constexpr int kRows = 4, kVectors = 2;
+constexpr int kRows = 4, kVectors = 2, kDotRows = 4, kDotColumns = 2;
 #endif
 
 template <class T, int kR, int kV>
@@ -137,11 +138,54 @@ T dot_one(std::int64_t k, const T* HWY_RESTRICT a, const T* HWY_RESTRICT b) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)))) + rest;
 }
 
+// Several dot products, so that each loaded vector is used several times.
+template <class T, int kR, int kC>
+HWY_INLINE void dot_tile(std::int64_t k, const T* HWY_RESTRICT a, std::int64_t a_row,
+                         const T* HWY_RESTRICT b, std::int64_t b_column, T* HWY_RESTRICT c,
+                         std::int64_t ldc) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  V sum[kR][kC];
+  for (auto& row : sum) {
+    for (V& each : row) each = hn::Zero(d);
+  }
+  std::int64_t p = 0;
+  for (; p + lanes <= k; p += lanes) {
+    V x[kR];
+    for (int r = 0; r < kR; ++r) x[r] = hn::LoadU(d, a + r * a_row + p);
+    for (int j = 0; j < kC; ++j) {
+      const V y = hn::LoadU(d, b + j * b_column + p);
+      for (int r = 0; r < kR; ++r) sum[r][j] = hn::MulAdd(x[r], y, sum[r][j]);
+    }
+  }
+  for (int r = 0; r < kR; ++r) {
+    for (int j = 0; j < kC; ++j) {
+      T total = hn::GetLane(hn::SumOfLanes(d, sum[r][j]));
+      for (std::int64_t q = p; q < k; ++q) total += a[r * a_row + q] * b[j * b_column + q];
+      c[r * ldc + j] = total;
+    }
+  }
+}
+
+// A few columns of b stay in the first-level cache while all rows of a are multiplied with them.
 template <class T>
 void dots(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t a_row,
           const T* b, std::int64_t b_column, T* c, std::int64_t ldc) {
-  for (std::int64_t i = 0; i < m; ++i) {
-    for (std::int64_t j = 0; j < n; ++j) {
+  const std::int64_t tiled = m / kDotRows * kDotRows;
+  std::int64_t j = 0;
+  for (; j + kDotColumns <= n; j += kDotColumns) {
+    for (std::int64_t i = 0; i < tiled; i += kDotRows) {
+      dot_tile<T, kDotRows, kDotColumns>(k, a + i * a_row, a_row, b + j * b_column, b_column,
+                                         c + i * ldc + j, ldc);
+    }
+    for (std::int64_t i = tiled; i < m; ++i) {
+      dot_tile<T, 1, kDotColumns>(k, a + i * a_row, a_row, b + j * b_column, b_column,
+                                  c + i * ldc + j, ldc);
+    }
+  }
+  for (; j < n; ++j) {
+    for (std::int64_t i = 0; i < m; ++i) {
       c[i * ldc + j] = dot_one(k, a + i * a_row, b + j * b_column);
     }
   }

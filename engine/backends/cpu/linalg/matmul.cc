@@ -83,6 +83,12 @@ Status gemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<const floa
     gemm_dot<float>(m, n, k, a, b, c, ldc);
     return {};
   }
+  // Dot products read b in place. The library copies it first, which takes as long as the products
+  // of a few rows.
+  if (b.row == 1 && a.column == 1 && k >= 32 && m >= 4 && m <= 32) {
+    gemm_dot<float>(m, n, k, a, b, c, ldc);
+    return {};
+  }
   if (multiplications(m, n, k) > kOwn) return sgemm(m, n, k, a, b, c, ldc);
   if (b.column == 1 || n == 1) {
     if (n == 1 && b.row == 1 && a.column == 1) {
