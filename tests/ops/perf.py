@@ -297,8 +297,10 @@ def main():
 
 
 def write_page(report):
-    text = PAGE.read_text(encoding="utf-8").split(MARK)[0].rstrip()
-    PAGE.write_text(f"{text}\n\n{page(report)}", encoding="utf-8")
+    before, _, after = PAGE.read_text(encoding="utf-8").partition(MARK)
+    next_section = after.find("\n## ")
+    after = after[next_section:] if next_section >= 0 else ""
+    PAGE.write_text(f"{before.rstrip()}\n\n{page(report)}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":
