@@ -50,7 +50,7 @@ class GradBucket:
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:
     """The elements of all tensors in one flat tensor, without history."""
-    rows = [each.detach().reshape(-1) for each in tensors]
+    rows = [ops["reshape"](each.detach(), (-1,)) for each in tensors]
     return rows[0].clone() if len(rows) == 1 else ops["cat"](rows, 0)
 
 
@@ -62,8 +62,8 @@ def parts_of(buffer: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
             f"a buffer of {tuple(buffer.shape)} does not hold the bucket's gradients, which are "
             f"({wanted},)"
         )
-    rows = buffer.split([each.numel() for each in like])
-    return [row.view(each.shape) for row, each in zip(rows, like, strict=True)]
+    rows = ops["split_with_sizes"](buffer, [each.numel() for each in like], 0)
+    return [ops["view"](row, each.shape) for row, each in zip(rows, like, strict=True)]
 
 
 def grouped(tensors: Iterable[Tensor], size: int) -> list[list[Tensor]]:

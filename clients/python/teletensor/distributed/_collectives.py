@@ -40,7 +40,9 @@ def _run(name: str, x: Tensor, group: ProcessGroup, *attributes: Any) -> Tensor:
         return result
 
 
-def _reduced(x: Tensor, op: ReduceOp, group: ProcessGroup) -> Tensor:
+def reduced(x: Tensor, op: ReduceOp, group: ProcessGroup) -> Tensor:
+    """The reduction of the tensors of all ranks, without a gradient: on the host, or x itself if the
+    group has one rank."""
     if group.size() == 1:
         return x
     if op in _COMBINATIONS:
@@ -113,7 +115,7 @@ def all_reduce(
         return None
     check(tensor, "tensor", own)
     if own.size() > 1:
-        write(tensor, _reduced(tensor, op, own).to(tensor.device), ("tensor", "result"))
+        write(tensor, reduced(tensor, op, own).to(tensor.device), ("tensor", "result"))
     return _done(async_op, tensor)
 
 
@@ -135,7 +137,7 @@ def reduce(
         if op is ReduceOp.SUM:
             result = _run("reduce_to", tensor, own, root)
         else:
-            result = _reduced(tensor, op, own)
+            result = reduced(tensor, op, own)
         if own.rank() == root:
             write(tensor, result.to(tensor.device), ("tensor", "result"))
     return _done(async_op, tensor)
@@ -275,7 +277,7 @@ def _scattered(parts: Tensor, op: ReduceOp, group: ProcessGroup) -> Tensor:
     if group.size() == 1:
         return parts[0]
     if op in _COMBINATIONS:
-        return _reduced(parts, op, group)[group.rank()]
+        return reduced(parts, op, group)[group.rank()]
     return _run("reduce_scatter", parts, group, op is ReduceOp.AVG)
 
 

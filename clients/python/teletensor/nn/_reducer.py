@@ -15,11 +15,28 @@ from ..autograd import no_grad
 from ..autograd._backward import follow, followers
 from ..distributed import GradBucket, ReduceOp
 from ..distributed._buckets import broadcast_all, flat, grouped, parts_of
+from ..distributed._collectives import reduced
+from ..distributed._group import found
 from ..futures import Future
 from ..sparse import SparseTensor
 from .module import Module
 
 Hook = Callable[[Any, GradBucket], Future[Tensor]]
+
+
+class _Registrations:
+    """The parameters and submodules that a module has registered."""
+
+    def __init__(self, module: Module) -> None:
+        self.own = module.__dict__
+        names = [*self.own["_parameter_names"], *self.own["_module_names"]]
+        self._values = [(name, self.own[name]) for name in names]
+
+    def hold(self) -> bool:
+        """Returns whether the module has registered the same objects still, and no others."""
+        own = self.own
+        count = len(own["_parameter_names"]) + len(own["_module_names"])
+        return count == len(self._values) and all(own.get(name) is each for name, each in self._values)
 
 
 class Reducer:
@@ -46,6 +63,8 @@ class Reducer:
         self._settled: list[Any] | None = None
         self._settled_reach: tuple[bool, ...] | None = None  # which of them this rank's backward reaches
         self._named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
+        self._structure = [_Registrations(each) for each in module.modules()]
+        self._requires = [(each, each.requires_grad) for each in module.parameters()]
         # whether a backward since the last average reached each parameter
         self._reached = (False,) * len(self._named)
         self._taken: str | None = None  # the name of a parameter that another Reducer averages
@@ -100,6 +119,8 @@ class Reducer:
                 f"the gradients of parameter {self._taken} are averaged by a DistributedDataParallel that "
                 "has wrapped it since: call that one"
             )
+        if self._unchanged() and all(each.requires_grad is then for each, then in self._requires):
+            return
         wrapped, now = dict(self._named), dict(self._module.named_parameters())
         for name in [*wrapped, *(name for name in now if name not in wrapped)]:
             then, each = wrapped.get(name), now.get(name)
@@ -114,6 +135,17 @@ class Reducer:
                     f"parameter {name} {change} since DistributedDataParallel wrapped the module: wrap the "
                     "module again, on all ranks"
                 )
+
+    def _unchanged(self) -> bool:
+        """Returns whether the module still has the submodules and parameters that it had when it was
+        wrapped. Finding them by name takes as long as a small forward."""
+        return all(each.hold() for each in self._structure)
+
+    def buffers(self) -> list[Any]:
+        """The buffers of the module, each once."""
+        if self._unchanged() and not any(each.own["_buffer_names"] for each in self._structure):
+            return []
+        return list(self._module.buffers())
 
     def state(self) -> tuple[Any, ...]:
         """The facts on which the next step depends, for a capture of the step."""
@@ -209,8 +241,8 @@ class Reducer:
         with no_grad():
             buckets = grouped(reversed(parameters), self._bucket_bytes)
             begun = [self._begin(i, bucket, i + 1 == len(buckets)) for i, bucket in enumerate(buckets)]
-            for bucket, future in zip(buckets, begun, strict=True):
-                averages = parts_of(self._result(future, bucket), bucket)
+            for bucket, result in zip(buckets, begun, strict=True):
+                averages = parts_of(result if self.hook is None else self._value(result), bucket)
                 for parameter, average in zip(bucket, averages, strict=True):
                     if id(parameter) not in chosen:
                         continue
@@ -220,20 +252,17 @@ class Reducer:
                         parameter.grad.copy_(average)
 
     def _begin(self, index: int, bucket: list[Any], last: bool) -> Any:
-        """Starts to average the gradients of a bucket; returns a Future of the result."""
+        """Starts to average the gradients of a bucket. Returns the averages, or what the hook returns."""
         buffer = flat(each.new_zeros(each.shape) if each.grad is None else each.grad for each in bucket)
         if self.hook is not None:
             return self.hook(self.hook_state, GradBucket(index, last, buffer, bucket))
         buffer = buffer if self.dtype is None else buffer.to(self.dtype)
         op = ReduceOp.AVG if self.active is None else ReduceOp.SUM
-        work: Any = _distributed.all_reduce(buffer, op, self._group, async_op=True)
-        if self.active is not None:
-            buffer.div_(self.active)
-        return work.get_future()
+        averages = reduced(buffer, op, found(self._group)).to(buffer.device)
+        return averages if self.active is None else averages.div_(self.active)
 
-    def _result(self, future: Any, bucket: list[Any]) -> Any:
-        """The tensor of a hook's Future. TypeError if the result is not a tensor, RuntimeError if its size
-        is not the bucket's."""
+    def _value(self, future: Any) -> Any:
+        """The tensor of a hook's Future. TypeError if the result is not a tensor."""
         name = getattr(self.hook, "__name__", "the hook")
         if not isinstance(future, Future):
             raise TypeError(

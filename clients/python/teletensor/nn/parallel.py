@@ -197,7 +197,7 @@ class DistributedDataParallel(Module, Joinable):
 
     def _broadcast_buffers(self, root: int | None) -> None:
         if self._reducer is not None and self.require_forward_param_sync and self.broadcast_buffers:
-            self._reducer.broadcast(self.module.buffers(), root)
+            self._reducer.broadcast(self._reducer.buffers(), root)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
