@@ -186,6 +186,16 @@ def test_damaged_files(tt, s):
             tt.load(io.BytesIO(len(header).to_bytes(8, "little") + header + content[8 + size:]))
 
 
+@pytest.mark.parametrize("made", [
+    lambda tt: tt.sparse_coo_tensor(tt.tensor([[0, 3]]), tt.ones(2), (3,)),
+    lambda tt: tt.sparse_csr_tensor(tt.tensor([0, 1, 2]), tt.tensor([0, -1]), tt.ones(2), (2, 3)),
+    lambda tt: tt.sparse_bsc_tensor(tt.tensor([0, 2, 1]), tt.tensor([0]), tt.ones(1, 1, 2), (2, 4)),
+])
+def test_files_with_wrong_indices(tt, made):
+    with pytest.raises(ValueError, match="load: .*holds a sparse tensor whose parts do not fit"):
+        tt.load(saved(tt, made(tt)))
+
+
 def test_a_module_keeps_a_sparse_buffer(tt, s):
     class Graph(tt.nn.Module):
         def __init__(self):

@@ -13,7 +13,7 @@ from .._core import Tensor
 from ._blocks import BlockTensor, of_parts
 from ._compressed import CompressedTensor
 from ._coo import CooTensor
-from ._places import check_inside
+from ._places import ascending, check_inside
 
 __all__ = [
     "check_sparse_tensor_invariants", "sparse_bsc_tensor", "sparse_bsr_tensor",
@@ -165,7 +165,7 @@ def sparse_coo_tensor(
             check_inside(places, sizes[:count])
     inside = known or check or size is None
     made_tensor = CooTensor(places.to(tt.int64), made, sizes, bool(is_coalesced), inside)
-    if is_coalesced and check and bool(made_tensor._coalesced_(False).coalesce()._nnz() != made.shape[0]):
+    if is_coalesced and check and not ascending(made_tensor._places, sizes[:count]):
         raise RuntimeError(
             "cannot set is_coalesced to true if indices correspond to uncoalesced COO tensor"
         )
