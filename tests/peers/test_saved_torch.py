@@ -339,6 +339,8 @@ SPARSE = {
     "number": lambda x: x[0, 0].to_sparse(), "tagged": lambda x: tagged(x.to_sparse()),
     "repeated": lambda x: torch.sparse_coo_tensor([[3, 1, 3], [1, 2, 1]], x[0, :3], (4, 6)),
     "expanded": lambda x: torch.sparse_coo_tensor([[0, 2]], x[:1, :1].expand(2, 1), (3, 1)),
+    "batch of csr": lambda x: torch.stack([x, x * 2]).to_sparse_csr(),
+    "batch of bsc": lambda x: torch.stack([x, x * 2]).to_sparse_bsc((4, 3)),
     "narrow": lambda x: torch.sparse_csr_tensor(torch.tensor([0, 1, 1], dtype=torch.int32),
                                                 torch.tensor([2], dtype=torch.int32), x[0, :1], (2, 3)),
 }
