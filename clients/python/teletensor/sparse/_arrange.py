@@ -74,7 +74,8 @@ def select(input: Any, dim: int, index: int) -> Any:
     size = input._shape[at]
     if not -size <= index < size:
         raise IndexError(
-            f"select(): index {index} out of range for tensor of size {list(input._shape)} at dimension {at}"
+            f"select(): index {index} out of range for tensor of size {list(input._shape)} at dimension "
+            f"{at}"
         )
     index %= size
     if at < len(input._batch):

@@ -150,7 +150,9 @@ def of_dense(x: Tensor, layout: Any, blocksize: Any, dense_dim: int) -> BlockTen
     name = "dense_to_sparse_bsr" if layout is tt.sparse_bsr else "dense_to_sparse_bsc"
     count = x.dim() - dense_dim - 2
     if count < 0:
-        raise RuntimeError(f"{name}: expected a matrix, got {x.dim()} dimensions, {dense_dim} of them dense")
+        raise RuntimeError(
+            f"{name}: expected a matrix, got {x.dim()} dimensions, {dense_dim} of them dense"
+        )
     height, width = _size_of_blocks(name, blocksize)
     *batch, rows, columns = x.shape[: count + 2]
     if rows % height or columns % width:
