@@ -14,7 +14,8 @@ import torch
 
 SPACES = ["torch", "torch.Tensor", "torch.nn.functional", "torch.linalg", "torch.fft",
           "torch.special", "torch.nn", "torch.optim", "torch.optim.lr_scheduler", "torch.nn.init",
-          "torch.nn.utils", "torch.func", "torch.sparse", "torch.masked", "torch.autograd",
+          "torch.nn.utils", "torch.func", "torch.sparse", "torch.masked", "torch.nested",
+          "torch.autograd",
           "torch.distributions", "torch.utils.data", "torch.jit", "torch.testing", "torch.profiler",
           "torch.utils.benchmark", "torch.distributed", "torch.distributed.checkpoint",
           "torch.distributed.fsdp", "torch.distributed.tensor",

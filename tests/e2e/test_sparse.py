@@ -54,6 +54,11 @@ def test_compressed_parts_that_do_not_fit_are_errors(tt, starts, columns):
     with pytest.raises(RuntimeError, match="is not satisfied"):
         tt.sparse_csr_tensor(*parts, (2, 3), check_invariants=True)
     late = tt.sparse_csr_tensor(*parts, (2, 3))
+    batch = tt.sparse_csr_tensor(*(tt.stack([part, part]) for part in parts), (2, 2, 3))
+    with pytest.raises((IndexError, RuntimeError), match="out of range|out of bounds"):
+        batch.to_dense().numpy()
+    with pytest.raises((IndexError, RuntimeError), match="out of range|out of bounds"):
+        (batch @ tt.ones(2, 3, 2)).numpy()
     for use in (lambda: late.to_dense(), lambda: late @ tt.ones(3, 2), lambda: late.t().to_dense()):
         with pytest.raises((IndexError, RuntimeError), match="out of range|out of bounds"):
             use().numpy()
@@ -74,7 +79,17 @@ def test_compressed_parts_that_do_not_fit_are_errors(tt, starts, columns):
     (lambda tt: tt.sparse_coo_tensor([[0], [0]], [1.0], (2**40, 2**40)).to_dense(), "overflow"),
     (lambda tt: tt.sparse_coo_tensor([[0]], [1], (2,), requires_grad=True), "floating"),
     (lambda tt: tt.sparse_csr_tensor([0.0, 1], [0], [1.0], (1, 1)), "crow_indices must be integers"),
-    (lambda tt: tt.sparse_csr_tensor([[0, 1]], [[0]], [[1.0]], (1, 1, 1)), "batches of sparse matrices"),
+    (lambda tt: tt.sparse_csr_tensor(0, [0], [1.0], (1, 1)), "crow_indices must have 1 dimension, got 0"),
+    (lambda tt: tt.sparse_csr_tensor([[0, 1]], [0], [[1.0]], (1, 1, 1)), "col_indices must have 2 dimensions, got 1"),
+    (lambda tt: tt.sparse_csr_tensor([[0, 1]], [[0]], [1.0], (1, 1, 1)), "must have the same length and the batch"),
+    (lambda tt: tt.sparse_csr_tensor([[0, 1]] * 2, [[0]], [[1.0]], (2, 1, 1)), "the batch of crow_indices"),
+    (lambda tt: tt.sparse_csr_tensor([[0, 1]], [[0]], [[1.0]], (2, 1, 1)), r"=1 \+ 2 \+ 0\) but got size \[2, 1, 1\]"),
+    (lambda tt: tt.sparse_csr_tensor([[0, 1]], [[0]], [[1.0]], (1, 1)), "tensor dimensionality"),
+    (lambda tt: tt.sparse_csr_tensor([[0, 1]] * 2, [[0], [3]], [[1.0]] * 2, (2, 1, 3)), "0 <= col_indices < 3"),
+    (lambda tt: tt.sparse_csr_tensor([[0, 1], [1, 1]], [[0], [1]], [[1.0]] * 2, (2, 1, 3)), r"\[..., 0\] == 0"),
+    (lambda tt: tt.sparse_csr_tensor([[0, 1], [0, 0]], [[0], [1]], [[1.0]] * 2, (2, 1, 3)), r"\[..., -1\] == nnz"),
+    (lambda tt: tt.sparse_csc_tensor([[0, 2]] * 2, [[0, 1], [1, 0]], [[1.0] * 2] * 2, (2, 3, 1)), "sorted and dist"),
+    (lambda tt: tt.sparse_bsr_tensor([[0, 1]], [[0]], [[[1.0]]], (1, 1, 1)), r"blocks \[nnz, height, width\]"),
     (lambda tt: tt.sparse_csr_tensor([0, 1], [0], [1.0, 2.0], (1, 1)), "must have the same length"),
     (lambda tt: tt.sparse_csr_tensor([0, 1], [0], [1.0], (3, 1)), "must be equal to the number of rows"),
     (lambda tt: tt.sparse_csr_tensor([0, 1], [0], [1.0], (1,)), "tensor dimensionality"),
@@ -86,8 +101,19 @@ def test_compressed_parts_that_do_not_fit_are_errors(tt, starts, columns):
     (lambda tt: tt.ones(2, 2).to_sparse(layout=tt.sparse_bsr), "blocksize needs to be a tuple of size 2"),
     (lambda tt: tt.ones(2, 3).to_sparse_bsr((2, 2)), "must be divisible by given blocksize"),
     (lambda tt: tt.ones(2, 3).to_sparse_bsr((0, 1)), "blocksize needs to be positive"),
-    (lambda tt: tt.ones(2, 3, 4).to_sparse_bsr((1, 1)), "only matrices"),
-    (lambda tt: tt.ones(2, 3, 4).to_sparse_csr(), "batches of matrices"),
+    (lambda tt: tt.ones(2).to_sparse_bsr((1, 1)), "expected a matrix, got 1 dimensions"),
+    (lambda tt: tt.ones(2, 3, 4).to_sparse_bsr((1, 1), dense_dim=2), "expected a matrix, got 3 dimensions"),
+    (lambda tt: tt.ones(2, 3).to_sparse_csr(dense_dim=1), "needs a matrix, got 2 dimensions of which 1 are dense"),
+    (lambda tt: tt.stack([tt.ones(2, 2), tt.eye(2)]).to_sparse_csr(), "same number of specified elements per batch"),
+    (lambda tt: tt.stack([tt.ones(2, 2), tt.eye(2)]).to_sparse_bsc((1, 1)), "same number of specified elements"),
+    (lambda tt: tt.ones(0, 2, 3).to_sparse_csr(), "batch dimensions to be non-zero"),
+    (lambda tt: tt.ones(2, 2, 3).to_sparse_csr() @ tt.ones(2, 4, 5), "shapes cannot be multiplied"),
+    (lambda tt: tt.ones(2, 2, 3).to_sparse_csr() @ tt.ones(3, 3, 5), "not broadcastable|do not fit|broadcast"),
+    (lambda tt: tt.bmm(tt.ones(2, 2, 3).to_sparse_csr(), tt.ones(3, 5)), "do not fit"),
+    (lambda tt: tt.bmm(tt.ones(2, 2, 3).to_sparse_csr(), tt.ones(2, 3, 2).to_sparse_csr()), "one must be dense"),
+    (lambda tt: tt.ones(2, 2, 3).to_sparse_csr().t(), r"t\(\) expects"),
+    (lambda tt: tt.ones(2, 2, 3).to_sparse_bsr((1, 1)).t(), r"t\(\) expects"),
+    (lambda tt: tt.ones(2, 2, 3).to_sparse_bsr((1, 1)).transpose(0, 1), "only the dimensions 1 and 2"),
     (lambda tt: tt.ones(2, 2).to_sparse_bsr((1, 2)) + tt.ones(2, 2), "no form for sparse tensors"),
 ])
 def test_bad_parts(tt, make, text):
@@ -184,6 +210,16 @@ def test_damaged_files(tt, s):
         assert header != content[8:8 + size]
         with pytest.raises(ValueError, match="load"):
             tt.load(io.BytesIO(len(header).to_bytes(8, "little") + header + content[8 + size:]))
+
+
+@pytest.mark.parametrize("made", [
+    lambda tt: tt.sparse_coo_tensor(tt.tensor([[0, 3]]), tt.ones(2), (3,)),
+    lambda tt: tt.sparse_csr_tensor(tt.tensor([0, 1, 2]), tt.tensor([0, -1]), tt.ones(2), (2, 3)),
+    lambda tt: tt.sparse_bsc_tensor(tt.tensor([0, 2, 1]), tt.tensor([0]), tt.ones(1, 1, 2), (2, 4)),
+])
+def test_files_with_wrong_indices(tt, made):
+    with pytest.raises(ValueError, match="load: .*holds a sparse tensor whose parts do not fit"):
+        tt.load(saved(tt, made(tt)))
 
 
 def test_a_module_keeps_a_sparse_buffer(tt, s):

@@ -71,6 +71,28 @@ def test_bools_that_are_neither_0_nor_1(tt):
     assert x.tolist() == [False, True, True, True] and (x.view(tt.uint8) + 1).tolist() == [1, 2, 2, 2]
 
 
+@WRITERS
+def test_sparse_tensors(tt, write):
+    places = np.array([[0, 0, 2], [0, 1, 1]])
+    values, at = files.tensor(files.storage(count=6), (3,), (2,)), files.indices((2, 3), key="i")
+    for parts in ((at, values, files.size(3, 2)), (at, values, files.size(3, 2), True)):
+        found = load(tt, write(files.sparse(*parts), {"0": NUMBERS, "i": places}))
+        assert found.layout is tt.sparse_coo and found.is_coalesced() == (len(parts) == 4)
+        assert found.to_dense().tolist() == [[0, 2], [0, 0], [0, 4]]
+
+
+@WRITERS
+@pytest.mark.parametrize("places, text", [
+    ([[0, 0, 3], [0, 1, 1]], "found index 3"), ([[0, 0, -1], [0, 1, 1]], "found negative index -1"),
+    ([[0, 2, 0], [0, 1, 1]], "cannot set is_coalesced to true"),
+])
+def test_sparse_indices_that_do_not_fit(tt, write, places, text):
+    values, at = files.tensor(files.storage(count=6), (3,), (2,)), files.indices((2, 3), key="i")
+    raw = write(files.sparse(at, values, files.size(3, 2), True), {"0": NUMBERS, "i": np.array(places)})
+    with pytest.raises(ValueError, match=f"holds a sparse tensor whose parts do not fit: .*{text}"):
+        load(tt, raw)
+
+
 def test_memory_is_shared_as_it_was(tt):
     all_of_it = files.storage()
     tied = files.tensor(all_of_it)
@@ -274,6 +296,7 @@ def named(path):
     return pickle.GLOBAL + f"{module}\n{name}\n".encode()
 
 
+AT, ONES = files.indices((1, 2)), files.indices((2,))
 OBJECTS = [
     (Call("os.system", "touch marker"), "os.system, which is not among"),
     (Call("builtins.eval", "open('marker', 'w')"), "builtins.eval, which is not among"),
@@ -281,7 +304,21 @@ OBJECTS = [
     (Name("os.system"), "os.system"),
     (Call("model.Net", new=True, state={"training": True}), "model.Net, which is not among"),
     (Call("torch._utils._rebuild_qtensor"), r"_rebuild_qtensor with \(\)"),
-    (Call("torch._utils._rebuild_sparse_tensor"), "sparse"),
+    (Call("torch._utils._rebuild_sparse_tensor"), r"_rebuild_sparse_tensor with \(\)"),
+    (files.sparse(), "sparse tensor whose parts are damaged"),
+    (files.sparse(AT), "sparse tensor whose parts are damaged"),
+    (files.sparse(AT, ONES, (3,)), "sparse tensor whose parts are damaged"),
+    (files.sparse(AT, 2, files.size(3)), "sparse tensor whose parts are damaged"),
+    (files.sparse(2, ONES, files.size(3)), "sparse tensor whose parts are damaged"),
+    (files.sparse(AT, ONES, files.size(3), layout="torch.sparse_csr"), "sparse tensor whose parts are damaged"),
+    (files.sparse(AT, ONES, files.size(3), layout="torch.strided"), "sparse tensor whose parts are damaged"),
+    (files.sparse(AT, ONES, files.size(3), 1), "flag of coalesced"),
+    (files.sparse(AT, ONES, files.size(*[2] * 13)), "sparse tensor whose shape is damaged"),
+    (files.sparse(files.indices((1, 2**40), (1, 0)), files.indices((2**40,), (0,)), files.size(3)),
+     "indices have more elements than their storage"),
+    (files.sparse(layout="torch._mkldnn"), "torch._mkldnn, which is not supported"),
+    (Call("torch._tensor._rebuild_from_type_v2", Name("torch._utils._rebuild_sparse_tensor"), Name("torch.Tensor"),
+          files.sparse(AT, ONES, files.size(3)).args, {"_places": 1}), "sets its attribute '_places'"),
     (Call("torch._utils._rebuild_meta_tensor_no_storage"), r"_rebuild_meta_tensor_no_storage with \(\)"),
     (Call("torch._utils._rebuild_wrapper_subclass"), "subclass"),
     (files.tensor(files.storage("QInt8Storage")), "torch.QInt8Storage"),

@@ -73,6 +73,9 @@ def trees(choose):
             },
             {"s": Call("torch.Size", (2, 3)), "d": Call("torch.device", "cuda", 0), "t": Name("torch.float32")},
             [files.of_dtype(files.raw(), "uint16", 12), files.of_dtype(files.raw(), "uint64", 3)],
+            [files.sparse(files.indices((1, 2)), files.indices((2,)), files.size(9)),
+             files.sparse(files.indices((3,)), files.indices((2,)), files.indices((2,)), files.size(2, 9),
+                          layout="torch.sparse_csr")],
         ]
     )
 

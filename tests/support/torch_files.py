@@ -105,6 +105,20 @@ def parameter(of, requires_grad=True):
     return Call("torch._utils._rebuild_parameter", of, requires_grad, OrderedDict())
 
 
+def indices(shape, stride=None, key="0"):
+    """A tensor of integers in a storage of three or six elements."""
+    count = 3 if key == "0" else 6
+    return tensor(storage("LongStorage", key, count), shape, stride or (shape[-1], 1)[-len(shape):])
+
+
+def size(*sizes):
+    return Call("torch.Size", sizes)
+
+
+def sparse(*parts, layout="torch.sparse_coo"):
+    return Call("torch._utils._rebuild_sparse_tensor", Call("torch.serialization._get_layout", layout), parts)
+
+
 def with_attributes(**attributes):
     return Call("torch._tensor._rebuild_from_type_v2", Name("torch._utils._rebuild_tensor_v2"), Name("torch.Tensor"),
                 tensor(storage()).args, attributes)

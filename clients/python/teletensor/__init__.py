@@ -30,6 +30,7 @@ if _TYPE_CHECKING:
         hub,
         masked,
         multiprocessing,
+        nested,
         onnx,
         overrides,
         profiler,

@@ -28,7 +28,7 @@ from ..sparse import SparseTensor
 from . import safetensors as _safetensors, torch_files as _torch_files
 from .replace import written
 from .safetensors import Entry
-from .stored import AsStored, Damaged, Stored, StoredSparse, WithoutData, is_count
+from .stored import AsStored, Damaged, Stored, StoredSparse, WithoutData, is_count, made_sparse
 
 __all__ = ["load", "read_entries", "reading", "save"]
 
@@ -258,13 +258,14 @@ def load(f: _File, map_location: Any = None, *, weights_only: bool | None = None
 
     Tensors that share a storage in a file of torch.save share memory here too, and require grad as they
     did; those of safetensors files do not require grad. The pickle in such a file is read by an interpreter
-    that knows only the opcodes and names that weights need: tensors, parameters, dicts, lists, tuples,
-    sets, numbers, text, bytes, None, sizes, devices, dtypes, NumPy's numbers and arrays, paths and argparse
-    namespaces. Nothing in a file is ever executed, so `weights_only` has no effect. `mmap` has no effect
-    either, because the daemon has a copy.
+    that knows only the opcodes and names that weights need: tensors (dense or sparse), parameters, dicts,
+    lists, tuples, sets, numbers, text, bytes, None, sizes, devices, dtypes, NumPy's numbers and arrays,
+    paths and argparse namespaces. Nothing in a file is ever executed, so `weights_only` has no effect.
+    `mmap` has no effect either, because the daemon has a copy.
 
     ValueError, with the reason, for a file that is truncated, damaged or of another format, or that
-    contains anything else. The descriptions in a file are checked before its first tensor is created.
+    contains anything else. The descriptions in a file are checked before its first tensor is created, and
+    the indices of a sparse tensor when it is created.
     """
     with reading(f) as source:
         return source.tree(InDaemon(map_location))
@@ -388,9 +389,9 @@ class _Tree:
             return _ordered(self._pairs(value[0], depth), value[1])
         form = _FORMS.get(mark)
         parts = self.unpack(value, depth + 1)
+        if mark == "$sparse" and isinstance(parts, list):
+            return made_sparse(self._maker, *parts)
         try:
-            if mark == "$sparse" and _is_sparse(parts):
-                return self._maker.sparse(StoredSparse(*parts))
             if form is None or not isinstance(parts, form.made_of):
                 raise _damaged_tree()
             return form.make(parts)
@@ -408,13 +409,6 @@ class _Tree:
         if name not in self._made:
             self._made[name] = self._maker.tensor(self._entries[name], False)
         return self._made[name]
-
-
-def _is_sparse(parts: Any) -> bool:
-    """Returns whether the parts can be those of a StoredSparse."""
-    kinds = list(map(type, parts)) if isinstance(parts, list) else []
-    return (len(kinds) == 5 and kinds[:2] == [str, list] and kinds[3:] == [list, bool]
-            and len(parts[1]) == (1 if parts[0] == "sparse_coo" else 2) and all(map(is_count, parts[3])))
 
 
 def _without_data(parts: Any) -> WithoutData:

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from .. import _core
 from .._tensors.arrays import DTYPES
 
-__all__ = ["MAX_RANK", "AsStored", "Damaged", "Storage", "Stored", "Uninitialized", "WithoutData",
-           "is_count", "read_at", "row_major"]
+__all__ = ["MAX_RANK", "AsStored", "Damaged", "Storage", "Stored", "StoredSparse", "Uninitialized",
+           "WithoutData", "is_count", "made_sparse", "read_at", "row_major"]
 
 MAX_RANK = 12
 _MOST_WITHOUT_DATA = 1 << 50  # elements of a tensor that has no storage
@@ -120,13 +121,37 @@ class WithoutData:
 
 @dataclass(frozen=True, eq=False)
 class StoredSparse:
-    """A sparse tensor in a file: the name of its layout, the tensors of its indices and of its values."""
+    """A sparse tensor in a file: the name of its layout, the tensors of its indices and of its values, as
+    descriptions or created. Whether the indices are in range is known only when they are read."""
 
     layout: str
     indices: list[Any]
     values: Any
     shape: list[int]
     coalesced: bool
+
+    def __post_init__(self) -> None:
+        """Raises Damaged unless the parts are as many as the layout has and of the right kind."""
+        number = _INDICES.get(self.layout) if isinstance(self.layout, str) else None
+        parts = [*self.indices, self.values] if type(self.indices) is list else []
+        if number is None or len(parts) != number + 1 or not all(map(_is_tensor, parts)):
+            raise Damaged("it holds a sparse tensor whose parts are damaged")
+        shape = self.shape
+        if type(shape) is not list or len(shape) > MAX_RANK or not all(map(is_count, shape)):
+            raise Damaged("it holds a sparse tensor whose shape is damaged")
+        if type(self.coalesced) is not bool:
+            raise Damaged("it holds a sparse tensor whose flag of coalesced indices is damaged")
+        # Reading the indices must take no more memory than the file has.
+        if any(isinstance(part, Stored) and part.repeats for part in self.indices):
+            raise Damaged("it holds a sparse tensor whose indices have more elements than their storage")
+
+
+# The number of index tensors of each layout.
+_INDICES = {"sparse_coo": 1, "sparse_csr": 2, "sparse_csc": 2, "sparse_bsr": 2, "sparse_bsc": 2}
+
+
+def _is_tensor(part: Any) -> bool:
+    return isinstance(part, (Stored, WithoutData, _core.Tensor))
 
 
 class Uninitialized:
@@ -166,6 +191,15 @@ class AsStored:
 
     def attribute(self, tensor: Any, name: str, value: Any) -> None:
         """Sets an attribute of a tensor, parameter or buffer that this object has created."""
+
+
+def made_sparse(maker: AsStored, *parts: Any) -> Any:
+    """The sparse tensor that `maker` creates of the parts of a StoredSparse. Raises Damaged if there can be
+    no such tensor."""
+    try:
+        return maker.sparse(StoredSparse(*parts))
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise Damaged(f"it holds a sparse tensor whose parts do not fit: {error}") from None
 
 
 def is_count(value: Any) -> bool:

@@ -22,8 +22,19 @@ from typing import Any
 from .. import _api as tt
 from .._tensors.arrays import DTYPES
 from .._tensors.size import Size
+from ..sparse import SparseTensor
 from .pickles import PLAIN, Global, Machine, Source, Unreadable
-from .stored import AsStored, Damaged, Storage, Stored, WithoutData, is_count, read_at
+from .stored import (
+    AsStored,
+    Damaged,
+    Storage,
+    Stored,
+    StoredSparse,
+    WithoutData,
+    is_count,
+    made_sparse,
+    read_at,
+)
 
 __all__ = ["is_legacy", "is_zip", "read_legacy", "read_zip"]
 
@@ -76,7 +87,8 @@ class _Names:
         self._maker, self._record, self._swapped = maker, record, swapped
         self._storages: dict[str, tuple[Any, Storage]] = {}
         place = ((Storage, Unreadable), int, tuple, tuple)
-        flags, some = (bool, dict), (Stored, WithoutData, tt.Tensor, Unreadable)  # requires_grad and hooks
+        flags = (bool, dict)  # requires_grad and hooks
+        some = (Stored, WithoutData, tt.Tensor, *_SPARSE, Unreadable)
         dtype = (tt.dtype, Unreadable)
         self._globals = _TYPES | {each.name: each for each in [
             Global("torch._utils._rebuild_tensor", self._tensor, place),
@@ -87,6 +99,7 @@ class _Names:
             Global("torch._utils._rebuild_parameter", self._parameter, (some, *flags)),
             Global("torch._utils._rebuild_parameter_with_state", self._parameter, (some, *flags, _STATE)),
             Global("torch._tensor._rebuild_from_type_v2", self._of_type, (Global, Global, tuple, _STATE)),
+            Global("torch._utils._rebuild_sparse_tensor", self._sparse, ((tt.layout, Unreadable), tuple)),
             Global("torch._utils._rebuild_meta_tensor_no_storage", self._without_data,
                    (dtype, (tuple, Size), tuple, bool)),
             *(Global(f"torch.nn.parameter.{name}", partial(maker.uninitialized, name), (bool,))
@@ -153,7 +166,23 @@ class _Names:
             return Unreadable(f"a tensor of {dtype.text}")
         return self._maker.without_data(WithoutData(dtype.name, tuple(shape), tuple(stride)), requires_grad)
 
+    def _sparse(self, layout: Any, data: tuple[Any, ...]) -> Any:
+        """The sparse tensor with `data`: its index tensors, values and size, and whether it is coalesced
+        in the layout COO."""
+        for part in (layout, *data):
+            if isinstance(part, Unreadable):
+                return part
+        coo = layout is tt.sparse_coo
+        count = 3 if coo else 4  # the parts without the flag, which old files do not have
+        if len(data) not in ((3, 4) if coo else (4,)) or not isinstance(data[count - 1], Size):
+            raise Damaged("its pickle has a sparse tensor whose parts are damaged")
+        coalesced = coo and len(data) == 4 and data[3] is not None and data[3]
+        return made_sparse(self._maker, repr(layout).rpartition(".")[2], list(data[:count - 2]),
+                           data[count - 2], list(data[count - 1]), coalesced)
+
     def _parameter(self, tensor: Any, requires_grad: bool, hooks: Any, state: Any = None) -> Any:
+        if isinstance(tensor, _SPARSE):
+            return Unreadable("a sparse parameter, which is not supported: save its detach()")
         if isinstance(tensor, Unreadable):
             return tensor
         if hooks:
@@ -168,13 +197,16 @@ class _Names:
         if isinstance(tensor, Unreadable):
             return tensor
         if attributes.pop("_is_buffer", None) is True:
+            if isinstance(tensor, _SPARSE):
+                return Unreadable("a sparse nn.Buffer, which is not supported: save its detach()")
             tensor = self._maker.buffer(tensor, attributes.pop("persistent", None) is not False)
         return self._with_attributes(tensor, attributes)
 
     def _with_attributes(self, tensor: Any, attributes: dict[str, Any]) -> Any:
         """The tensor with these attributes, of which none may change what the tensor is."""
         for name, value in attributes.items():
-            if not name.isidentifier() or name.startswith("__") or hasattr(tt.Tensor, name):
+            own = isinstance(tensor, _SPARSE) and name.startswith("_")
+            if own or not name.isidentifier() or name.startswith("__") or hasattr(tt.Tensor, name):
                 raise Damaged(f"it holds a tensor that sets its attribute {name[:80]!r}")
             parts = value if isinstance(value, tuple) else (value,)
             if not all(isinstance(part, _VALUES) for part in parts):
@@ -187,7 +219,7 @@ class _Names:
 
 # the types of a tensor's attributes, which cannot change later in the pickle
 _VALUES = (bool, int, float, complex, str, bytes, type(None), tt.dtype, tt.device, Stored, WithoutData,
-           tt.Tensor)
+           StoredSparse, SparseTensor, tt.Tensor)
 
 
 def _attributes(state: Any) -> dict[str, Any]:
@@ -201,11 +233,7 @@ def _attributes(state: Any) -> dict[str, Any]:
 
 
 def _layout(name: str) -> Any:
-    return tt.strided if name == "torch.strided" else Unreadable(f"{name[:40]}, which is not supported")
-
-
-def _sparse(layout: Any, parts: tuple[Any, ...]) -> Unreadable:
-    return Unreadable("a sparse tensor, which is not supported: save its to_dense()")
+    return _LAYOUTS.get(name) or Unreadable(f"{name[:40]}, which is not supported")
 
 
 def _quantized(*parts: Any) -> Unreadable:
@@ -234,6 +262,9 @@ def _size(sizes: tuple[Any, ...]) -> Size:
 
 
 _UNTYPED = "torch.storage.UntypedStorage"
+_LAYOUTS = {f"torch.{name}": getattr(tt, name) for name in (
+    "strided", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")}
+_SPARSE = (StoredSparse, SparseTensor)
 _MAYBE = (dict, type(None))
 _STATE = (dict, tuple, type(None))
 _TYPES: dict[str, Any] = PLAIN | {each.name: each for each in [
@@ -244,7 +275,6 @@ _TYPES: dict[str, Any] = PLAIN | {each.name: each for each in [
     Global(_UNTYPED),
     *(Global(f"{module}.{name}") for module in ("torch", "torch.cuda") for name in _STORAGES),
     Global("torch.serialization._get_layout", _layout, (str,)),
-    Global("torch._utils._rebuild_sparse_tensor", _sparse, ((tt.layout, Unreadable), tuple)),
     Global("torch._utils._rebuild_qtensor", _quantized, (Unreadable, int, tuple, tuple, tuple, bool, dict)),
 ]} | {f"torch.{name}": getattr(tt, name) for name in DTYPES} | {
     f"torch.{name}": Unreadable(f"the quantization scheme torch.{name}, which is not supported")

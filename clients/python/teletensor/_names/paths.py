@@ -33,7 +33,7 @@ FILES = frozenset(
     distributed.device_mesh distributed.fsdp
     distributed.nn distributed.nn.functional distributed.optim distributed.pipelining
     distributed.tensor distributed.tensor.parallel futures hub jit.annotations masked multiprocessing
-    nn.parallel onnx overrides profiler signal signal.windows torch_version types utils._pytree
+    nested nn.parallel onnx overrides profiler signal signal.windows torch_version types utils._pytree
     utils.benchmark utils.collect_env
 """.split()
 )

@@ -10,8 +10,8 @@ from .. import _core
 from .._core import Tensor, ops
 
 __all__ = [
-    "channels_last", "channels_last_3d", "contiguous_format", "in_format", "is_in_format", "layout",
-    "made_like", "memory_format", "preserve_format", "sparse_bsc", "sparse_bsr", "sparse_coo",
+    "channels_last", "channels_last_3d", "contiguous_format", "in_format", "is_in_format", "jagged",
+    "layout", "made_like", "memory_format", "preserve_format", "sparse_bsc", "sparse_bsr", "sparse_coo",
     "sparse_csc", "sparse_csr", "strided",
 ]
 
@@ -32,7 +32,7 @@ class memory_format:
 
 class layout:
     """How elements are stored in memory: teletensor.strided for tensors; sparse_coo, sparse_csr,
-    sparse_csc, sparse_bsr or sparse_bsc for sparse ones."""
+    sparse_csc, sparse_bsr or sparse_bsc for sparse ones, and jagged for nested ones."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -47,6 +47,7 @@ class layout:
 strided = layout("strided")
 sparse_coo, sparse_csr, sparse_csc = layout("sparse_coo"), layout("sparse_csr"), layout("sparse_csc")
 sparse_bsr, sparse_bsc = layout("sparse_bsr"), layout("sparse_bsc")
+jagged = layout("jagged")
 
 contiguous_format = memory_format("contiguous_format")
 preserve_format = memory_format("preserve_format")

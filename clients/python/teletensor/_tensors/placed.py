@@ -67,8 +67,6 @@ class InDaemon(AsStored):
         from ..sparse import _make
 
         parts = (*described.indices, described.values, described.shape)
-        if not all(isinstance(each, tt.Tensor) for each in parts[:-1]):
-            raise TypeError("the parts of a sparse tensor are tensors")
         check = not described.values.is_meta
         if described.layout == "sparse_coo":
             return _make.sparse_coo_tensor(

@@ -1,4 +1,4 @@
-"""Sparse tensors: COO, and matrices in CSR, CSC, BSR and BSC layout, with PyTorch's names.
+"""Sparse tensors: COO, and matrices in CSR, CSC, BSR and BSC layout and batches, with PyTorch's names.
 
 A sparse tensor keeps indices and values as dense tensors of the daemon; its functions are made of the ops
 for dense tensors, so that they are differentiable, wait only where a number of places decides a shape,

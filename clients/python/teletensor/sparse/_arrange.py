@@ -38,7 +38,8 @@ def permute(input: Any, *dims: Any) -> Any:
 def transpose(input: Any, dim0: int, dim1: int) -> Any:
     rank = input.ndim
     first, second = wrap_dim(dim0, rank), wrap_dim(dim1, rank)
-    if isinstance(input, CompressedTensor) and {first, second} == {0, 1}:
+    matrix = len(input._batch)
+    if isinstance(input, CompressedTensor) and {first, second} == {matrix, matrix + 1}:
         return input.exchanged()
     order = list(range(rank))
     order[first], order[second] = order[second], order[first]
@@ -66,17 +67,21 @@ def unsqueeze(input: Any, dim: int) -> Any:
 
 def select(input: Any, dim: int, index: int) -> Any:
     """The slice at one index: sparse, or dense if no sparse dimension is left. Waits for the number of
-    places."""
-    coo = input.to_sparse_coo()
-    if coo.ndim == 0:
+    places, unless it selects matrices of a batch."""
+    if input.ndim == 0:
         raise IndexError("select() cannot be applied to a 0-dim tensor")
-    at, count = wrap_dim(dim, coo.ndim), coo.sparse_dim()
-    size = coo._shape[at]
+    at = wrap_dim(dim, input.ndim)
+    size = input._shape[at]
     if not -size <= index < size:
         raise IndexError(
-            f"select(): index {index} out of range for tensor of size {list(coo._shape)} at dimension {at}"
+            f"select(): index {index} out of range for tensor of size {list(input._shape)} at dimension "
+            f"{at}"
         )
     index %= size
+    if at < len(input._batch):
+        return input.of_batch(at, index)
+    coo = input.to_sparse_coo()
+    count = coo.sparse_dim()
     shape = (*coo._shape[:at], *coo._shape[at + 1 :])
     if at >= count:
         values = coo._data.select(at - count + 1, index)

@@ -112,6 +112,23 @@ class CooTensor(SparseTensor):
         """The tensor itself."""
         return self
 
+    def exchanged(self) -> CooTensor:
+        """The tensor with its last two sparse dimensions exchanged, in which places may be unordered."""
+        at = self.sparse_dim() - 2
+        places = tt.cat([self._places[:at], self._places[at:].flip(0)]) if at else self._places.flip(0)
+        rows, columns, *dense = self._shape[at:]
+        shape = (*self._shape[:at], columns, rows, *dense)
+        return CooTensor(places, self._data, shape, False, self._inside)
+
+    def by_column(self) -> CooTensor:
+        """`exchanged()`, coalesced."""
+        turned = self.exchanged()
+        if not self._coalesced:
+            return turned.coalesce()
+        order = flat_places(turned._places, turned._sizes, True).argsort()
+        places, values = turned._places.index_select(1, order), self._data.index_select(0, order)
+        return CooTensor(places, values, turned._shape, True, True)
+
     def _dense(self) -> Tensor:
         return placed(self._data, self._places, self._sizes, self._inside)
 
@@ -121,17 +138,19 @@ class CooTensor(SparseTensor):
     def _compressed(self, layout: Any, dense_dim: int | None) -> Any:
         from ._compressed import CompressedTensor
 
-        if self.sparse_dim() != 2 or dense_dim not in (None, self.dense_dim()):
+        if self.sparse_dim() < 2 or dense_dim not in (None, self.dense_dim()):
             raise RuntimeError(
-                f"the layout {layout} needs a matrix, got {self.sparse_dim()} sparse "
+                f"the layout {layout} needs matrices, got {self.sparse_dim()} sparse "
                 f"dimensions and {self.dense_dim()} dense ones"
             )
         return CompressedTensor.of(self, layout)
 
     def to_sparse_csr(self, dense_dim: int | None = None) -> Any:
-        """The matrix in CSR layout."""
+        """The matrices of the last two sparse dimensions in CSR layout. RuntimeError if they have
+        different numbers of values."""
         return self._compressed(tt.sparse_csr, dense_dim)
 
     def to_sparse_csc(self, dense_dim: int | None = None) -> Any:
-        """The matrix in CSC layout."""
+        """The matrices of the last two sparse dimensions in CSC layout. RuntimeError if they have
+        different numbers of values."""
         return self._compressed(tt.sparse_csc, dense_dim)

@@ -23,8 +23,9 @@ def to_sparse(
     dense_dim: int | None = None,
 ) -> Any:
     """The tensor as a sparse one (COO unless a layout is given) with the elements that are not zero.
-    `sparse_dim` leading dimensions get indices, the others stay dense. Reading the number of values
-    waits."""
+    `sparse_dim` leading dimensions get indices, the others stay dense. Dimensions before those of a matrix
+    are a batch in the layouts CSR, CSC, BSR and BSC; RuntimeError if its matrices have different numbers of
+    values. Reading the number of values waits."""
     rank = self.dim()
     count = (
         rank - dense_dim
@@ -34,21 +35,14 @@ def to_sparse(
     if not 0 <= count <= rank or (count == 0 and rank):
         raise RuntimeError(f"sparse_dim argument must be in >=1 and <={rank}, but got {count}")
     if layout in (tt.sparse_bsr, tt.sparse_bsc):
-        if dense_dim:
-            raise NotImplementedError(
-                f"to_sparse: dense dimensions in the layout {layout} are not supported"
-            )
-        return of_dense(self, layout, blocksize)
+        return of_dense(self, layout, blocksize, dense_dim or 0)
     if layout in (tt.sparse_csr, tt.sparse_csc):
-        if rank < 2:
-            raise RuntimeError(f"to_sparse: the layout {layout} needs a matrix, got {rank} dimensions")
-        if rank - (dense_dim or 0) > 2:
-            raise NotImplementedError(
-                f"to_sparse: batches of matrices in the layout {layout} are not supported; convert each "
-                "matrix, or give dense_dim"
+        if rank - (dense_dim or 0) < 2:
+            raise RuntimeError(
+                f"to_sparse: the layout {layout} needs a matrix, got {rank} dimensions"
+                + (f" of which {dense_dim} are dense" if dense_dim else "")
             )
-        matrix = to_sparse(self, 2 if dense_dim is None else rank - dense_dim)
-        return matrix.to_sparse(layout=layout)
+        return to_sparse(self, rank - (dense_dim or 0)).to_sparse(layout=layout)
     if layout not in (None, tt.sparse_coo):
         raise NotImplementedError(
             f"to_sparse: the layout {layout} is not supported; there are sparse_coo, sparse_csr, "
@@ -69,12 +63,12 @@ def to_sparse_coo(self: Tensor) -> Any:
 
 
 def to_sparse_csr(self: Tensor, dense_dim: int | None = None) -> Any:
-    """The matrix in CSR layout."""
+    """The matrix, or a batch of them, in CSR layout."""
     return to_sparse(self, layout=tt.sparse_csr, dense_dim=dense_dim)
 
 
 def to_sparse_csc(self: Tensor, dense_dim: int | None = None) -> Any:
-    """The matrix in CSC layout."""
+    """The matrix, or a batch of them, in CSC layout."""
     return to_sparse(self, layout=tt.sparse_csc, dense_dim=dense_dim)
 
 

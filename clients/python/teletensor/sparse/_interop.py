@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _api as tt
-from ._compressed import CompressedTensor
+from ._blocks import of_parts
 from ._coo import CooTensor
 from ._tensor import SparseTensor
 
@@ -22,18 +22,16 @@ def of_torch(tensor: Any, convert: Callable[[Any], Any]) -> SparseTensor:
         made = CooTensor(
             convert(tensor._indices()), convert(tensor._values().detach()), shape, tensor.is_coalesced()
         )
-    elif name in ("sparse_csr", "sparse_csc") and tensor.values().dim() == 1 + tensor.dense_dim():
-        by_column = name == "sparse_csc"
+    elif name in ("sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc"):
+        by_column = name in ("sparse_csc", "sparse_bsc")
         starts = tensor.ccol_indices() if by_column else tensor.crow_indices()
         others = tensor.row_indices() if by_column else tensor.col_indices()
-        layout = tt.sparse_csc if by_column else tt.sparse_csr
-        made = CompressedTensor(
-            layout, convert(starts), convert(others), convert(tensor.values().detach()), shape
-        )
+        values = convert(tensor.values().detach())
+        made = of_parts(getattr(tt, name), convert(starts), convert(others), values, shape, False)
     else:
         raise TypeError(
             f"from_torch: a tensor of layout {tensor.layout} and shape {list(shape)} is not supported; "
-            "convert its to_sparse(), or its to_dense()"
+            "convert its to_dense()"
         )
     return made.requires_grad_() if tensor.requires_grad else made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -10,10 +11,9 @@ import numpy as np
 
 from .. import _api as tt
 from .._core import Tensor
-from ._blocks import BlockTensor, of_parts
-from ._compressed import CompressedTensor
+from ._blocks import of_parts
 from ._coo import CooTensor
-from ._places import check_inside
+from ._places import ascending, check_inside
 
 __all__ = [
     "check_sparse_tensor_invariants", "sparse_bsc_tensor", "sparse_bsr_tensor",
@@ -65,9 +65,14 @@ class check_sparse_tensor_invariants:
         return call  # type: ignore[return-value]
 
 
-def _index_tensor(name: str, data: Any, device: Any, dims: int) -> tuple[Tensor, bool]:
-    """The indices as a tensor of `dims` dimensions, and whether they are checked without waiting: data of
-    this process are, and a tensor is not."""
+def _checks(check_invariants: bool | None) -> bool:
+    """Are index tensors checked?"""
+    return check_sparse_tensor_invariants.is_enabled() if check_invariants is None else check_invariants
+
+
+def _index_tensor(name: str, data: Any, device: Any, dims: int | None = None) -> tuple[Tensor, bool]:
+    """The indices as a tensor of `dims` dimensions (at least one), and whether they are checked without
+    waiting: data of this process are, and a tensor is not."""
     known = not isinstance(data, Tensor)
     if known:
         data = np.asarray(data)
@@ -80,8 +85,9 @@ def _index_tensor(name: str, data: Any, device: Any, dims: int) -> tuple[Tensor,
     )
     if not integers:
         raise RuntimeError(f"{name} must be integers, got {data.dtype if known else data.dtype.name}")
-    if data.ndim != dims:
-        raise RuntimeError(f"{name} must have {dims} dimension{'s' * (dims > 1)}, got {data.ndim}")
+    if data.ndim != (max(data.ndim, 1) if dims is None else dims):
+        wanted = dims or 1
+        raise RuntimeError(f"{name} must have {wanted} dimension{'s' * (wanted > 1)}, got {data.ndim}")
     return tt.as_tensor(data, device=device), known
 
 
@@ -143,7 +149,7 @@ def sparse_coo_tensor(
             f"indices and values must have same nnz, but got nnz from indices: "
             f"{places.shape[1]}, nnz from values: {made.shape[0] if made.dim() else 1}"
         )
-    check = check_sparse_tensor_invariants.is_enabled() if check_invariants is None else check_invariants
+    check = _checks(check_invariants)
     count, dense = places.shape[0], tuple(made.shape[1:])
     if size is None:
         sizes = (*_inferred(np.asarray(indices) if known else places.numpy()), *dense)
@@ -165,7 +171,7 @@ def sparse_coo_tensor(
             check_inside(places, sizes[:count])
     inside = known or check or size is None
     made_tensor = CooTensor(places.to(tt.int64), made, sizes, bool(is_coalesced), inside)
-    if is_coalesced and check and bool(made_tensor._coalesced_(False).coalesce()._nnz() != made.shape[0]):
+    if is_coalesced and check and not ascending(made_tensor._places, sizes[:count]):
         raise RuntimeError(
             "cannot set is_coalesced to true if indices correspond to uncoalesced COO tensor"
         )
@@ -195,21 +201,23 @@ def _check_array(indices: Any, sizes: Sequence[int]) -> None:
             )
 
 
-def _check_compressed(names: tuple[str, str], starts: Any, others: Any, lines: int, width: int) -> None:
-    """Checks the arrays of a compressed layout: as the invariants of PyTorch say."""
+def _check_compressed(names: tuple[str, str], starts: Any, others: Any, width: int) -> None:
+    """Checks the arrays [matrices, lines + 1] and [matrices, nnz] of a compressed layout: as the invariants
+    of PyTorch say."""
     first, second = names
-    if starts[0] != 0:
+    count, lines = others.shape[1], starts.shape[1] - 1
+    starts, others = starts.astype(np.int64), others.astype(np.int64)
+    if (starts[:, 0] != 0).any():
         raise RuntimeError(f"`{first}[..., 0] == 0` is not satisfied.")
-    if starts[-1] != others.size:
+    if (starts[:, -1] != count).any():
         raise RuntimeError(f"`{first}[..., -1] == nnz` is not satisfied.")
     lengths = np.diff(starts)
-    if lengths.size and (lengths.min() < 0 or lengths.max() > width):
+    if ((lengths < 0) | (lengths > width)).any():
         raise RuntimeError(f"`0 <= {first}[..., 1:] - {first}[..., :-1] <= {width}` is not satisfied.")
-    if others.size and (others.min() < 0 or others.max() >= width):
+    if ((others < 0) | (others >= width)).any():
         raise RuntimeError(f"`0 <= {second} < {width}` is not satisfied.")
-    line = np.repeat(np.arange(lines), lengths)
-    ascending = np.diff(others.astype(np.int64)) > 0
-    if not np.all(ascending | (np.diff(line) > 0)):
+    line = np.repeat(np.tile(np.arange(lines), starts.shape[0]), lengths.ravel()).reshape(others.shape)
+    if not ((np.diff(others) > 0) | (np.diff(line) > 0)).all():
         raise RuntimeError(
             f"`{second}[..., {first}[..., i - 1]:{first}[..., i]] for all i = 1, ..., "
             f"{lines} are sorted and distinct along the last dimension values` is not "
@@ -230,10 +238,12 @@ def sparse_compressed_tensor(
     requires_grad: bool = False,
     check_invariants: bool | None = None,
 ) -> Any:
-    """The sparse matrix in layout sparse_csr or sparse_csc: the start of each row (column) in the values,
-    the column (row) of each value, and values [nnz, ...]. In layout sparse_bsr or sparse_bsc, values are
-    blocks [nnz, height, width], and rows and columns are those of blocks. RuntimeError for parts that do
-    not fit; they are checked as those of `sparse_coo_tensor`. NotImplementedError for batches."""
+    """The sparse matrix in layout sparse_csr or sparse_csc: the start [rows + 1] of each row (column) in
+    the values, the column (row) [nnz] of each value, and values [nnz, ...]. In layout sparse_bsr or
+    sparse_bsc, values are blocks [nnz, height, width, ...], and rows and columns are those of blocks. All
+    three, and `size`, may begin with the same dimensions, those of a batch of matrices, which have the same
+    number of values. RuntimeError for parts that do not fit; they are checked as those of
+    `sparse_coo_tensor`."""
     blocked = layout in (tt.sparse_bsr, tt.sparse_bsc)
     if not blocked and layout not in (tt.sparse_csr, tt.sparse_csc):
         raise NotImplementedError(
@@ -243,99 +253,115 @@ def sparse_compressed_tensor(
     by_column = layout in (tt.sparse_csc, tt.sparse_bsc)
     names = ("ccol_indices", "row_indices") if by_column else ("crow_indices", "col_indices")
     made = _values_tensor(values, dtype, device, requires_grad)
-    if getattr(compressed_indices, "ndim", np.ndim(compressed_indices)) > 1:
-        raise NotImplementedError("batches of sparse matrices are not supported")
-    starts, known = _index_tensor(names[0], compressed_indices, made.device, 1)
-    others, known_too = _index_tensor(names[1], plain_indices, made.device, 1)
-    count = others.shape[0]
-    if starts.shape[0] == 0 or made.dim() == 0 or made.shape[0] != count:
+    starts, known = _index_tensor(names[0], compressed_indices, made.device)
+    others, known_too = _index_tensor(names[1], plain_indices, made.device, starts.dim())
+    batch = tuple(starts.shape[:-1])
+    count, given = len(batch), tuple(made.shape)
+    if (
+        starts.shape[-1] == 0
+        or tuple(others.shape[:-1]) != batch
+        or given[: count + 1] != tuple(others.shape)
+    ):
         raise RuntimeError(
-            f"{names[1]} and values must have the same length, and {names[0]} at least one "
-            f"element, but got {count}, {list(made.shape)} and {list(starts.shape)}"
+            f"{names[1]} and values must have the same length and the batch of {names[0]}, which must have "
+            f"at least one element, but got {list(others.shape)}, {list(given)} and {list(starts.shape)}"
         )
-    if blocked and (made.dim() != 3 or 0 in made.shape[1:]):
+    block = given[count + 1 : count + 3] if blocked else (1, 1)
+    if len(block) != 2 or 0 in block:
         raise RuntimeError(
-            f"values must be blocks [nnz, height, width] with elements, but got shape {list(made.shape)}"
+            f"values must be blocks [nnz, height, width] with elements, but got shape {list(given)}"
         )
-    block = tuple(made.shape[1:]) if blocked else (1, 1)
-    lines, dense = starts.shape[0] - 1, () if blocked else tuple(made.shape[1:])
-    check = check_sparse_tensor_invariants.is_enabled() if check_invariants is None else check_invariants
-    host: tuple[Any, Any] | None = None
+    dense, lines = given[count + (3 if blocked else 1) :], starts.shape[-1] - 1
+    host: list[Any] | None = None
     if known and known_too:
-        host = np.asarray(compressed_indices), np.asarray(plain_indices)
-    elif check or size is None:
-        host = starts.numpy(), others.numpy()
+        host = [np.asarray(compressed_indices), np.asarray(plain_indices)]
+    elif _checks(check_invariants) or size is None:
+        host = [starts.numpy(), others.numpy()]
     if size is None:
-        width = int(host[1].max()) + 1 if host and count else 0
-        shape = (width, lines) if by_column else (lines, width)
-        sizes = (*shape, *dense)
+        width = int(host[1].max()) + 1 if host and host[1].size else 0
     else:
         sizes = _sizes_of(size)
-        if blocked and any(n % step for n, step in zip(sizes, block, strict=False)):
-            raise RuntimeError(f"size {list(sizes)} must be divisible by the blocks' size {list(block)}")
-        sizes = (*(n // step for n, step in zip(sizes[:2], block, strict=False)), *sizes[2:])
-        if len(sizes) != 2 + len(dense) or sizes[2:] != dense:
-            raise RuntimeError(
-                f"tensor dimensionality must be sum of batch, base, and dense dimensionalities "
-                f"(=0 + 2 + {len(dense)}) but got size {list(sizes)} for values of shape "
-                f"{list(made.shape)}"
-            )
-        if sizes[by_column] != lines:
-            raise RuntimeError(
-                f"{names[0]}.shape[-1] must be equal to the number of "
-                f"{'columns' if by_column else 'rows'} + 1 (={sizes[by_column] + 1}), but got "
-                f"{lines + 1}"
-            )
+        width = _width_of(sizes, batch, block, dense, lines, names[0], given)
     if host is not None:
-        _check_compressed(names, host[0], host[1], lines, sizes[1 - by_column])
-    if blocked:
-        return of_parts(layout, starts, others, made, (sizes[0], sizes[1]), host is not None)
-    return CompressedTensor(layout, starts, others, made, sizes, host is not None)
+        matrices = math.prod(batch)
+        first, second = (each.reshape((matrices, each.shape[-1])) for each in host)
+        _check_compressed(names, first, second, width)
+    if size is None:
+        tall, wide = (width, lines) if by_column else (lines, width)
+        sizes = (*batch, tall * block[0], wide * block[1], *dense)
+    return of_parts(layout, starts, others, made, sizes, host is not None)
+
+
+def _width_of(
+    sizes: tuple[int, ...],
+    batch: tuple[int, ...],
+    block: tuple[int, ...],
+    dense: tuple[int, ...],
+    lines: int,
+    name: str,
+    given: tuple[int, ...],
+) -> int:
+    """The number of columns of blocks (rows in CSC and BSC) of a compressed tensor of these sizes.
+    RuntimeError if the sizes do not fit the other parts, of which `name` are the starts."""
+    count = len(batch)
+    if len(sizes) != count + 2 + len(dense) or sizes[count + 2 :] != dense or sizes[:count] != batch:
+        raise RuntimeError(
+            f"tensor dimensionality must be sum of batch, base, and dense dimensionalities "
+            f"(={count} + 2 + {len(dense)}) but got size {list(sizes)} for values of shape {list(given)}"
+        )
+    matrix = sizes[count : count + 2]
+    if any(n % step for n, step in zip(matrix, block, strict=True)):
+        raise RuntimeError(f"size {list(sizes)} must be divisible by the blocks' size {list(block)}")
+    tall, wide = (n // step for n, step in zip(matrix, block, strict=True))
+    by_column = name == "ccol_indices"
+    own, width = (wide, tall) if by_column else (tall, wide)
+    if own != lines:
+        raise RuntimeError(
+            f"{name}.shape[-1] must be equal to the number of {'columns' if by_column else 'rows'} + 1 "
+            f"(={own + 1}), but got {lines + 1}"
+        )
+    return width
 
 
 def sparse_csr_tensor(
     crow_indices: Any, col_indices: Any, values: Any, size: Any = None, **options: Any
-) -> CompressedTensor:
+) -> Any:
     """The sparse matrix in CSR layout; as `sparse_compressed_tensor`.
 
     >>> tt.sparse_csr_tensor([0, 1, 3], [2, 0, 1], [1.0, 2.0, 3.0], (2, 3)).to_dense().tolist()
     [[0.0, 0.0, 1.0], [2.0, 3.0, 0.0]]
     """
-    made: CompressedTensor = sparse_compressed_tensor(
+    return sparse_compressed_tensor(
         crow_indices, col_indices, values, size, layout=tt.sparse_csr, **options
     )
-    return made
 
 
 def sparse_csc_tensor(
     ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, **options: Any
-) -> CompressedTensor:
+) -> Any:
     """The sparse matrix in CSC layout; as `sparse_compressed_tensor`."""
-    made: CompressedTensor = sparse_compressed_tensor(
+    return sparse_compressed_tensor(
         ccol_indices, row_indices, values, size, layout=tt.sparse_csc, **options
     )
-    return made
 
 
 def sparse_bsr_tensor(
     crow_indices: Any, col_indices: Any, values: Any, size: Any = None, **options: Any
-) -> BlockTensor:
+) -> Any:
     """The sparse matrix in BSR layout; as `sparse_compressed_tensor`.
 
     >>> tt.sparse_bsr_tensor([0, 1], [1], [[[1.0, 2.0], [3.0, 4.0]]], (2, 4)).to_dense().tolist()
     [[0.0, 0.0, 1.0, 2.0], [0.0, 0.0, 3.0, 4.0]]
     """
-    made: BlockTensor = sparse_compressed_tensor(
+    return sparse_compressed_tensor(
         crow_indices, col_indices, values, size, layout=tt.sparse_bsr, **options
     )
-    return made
 
 
 def sparse_bsc_tensor(
     ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, **options: Any
-) -> BlockTensor:
+) -> Any:
     """The sparse matrix in BSC layout; as `sparse_compressed_tensor`."""
-    made: BlockTensor = sparse_compressed_tensor(
+    return sparse_compressed_tensor(
         ccol_indices, row_indices, values, size, layout=tt.sparse_bsc, **options
     )
-    return made

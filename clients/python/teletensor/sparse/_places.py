@@ -9,8 +9,8 @@ from .. import _api as tt
 from .._core import Tensor
 
 __all__ = [
-    "check_inside", "checked_values", "flat_places", "grouped", "indices_of_places", "pairs", "picked",
-    "placed", "summed",
+    "ascending", "check_inside", "checked_values", "flat_places", "grouped", "indices_of_places", "pairs",
+    "picked", "placed", "summed",
 ]  # fmt: skip
 
 _MAX = 2**63 - 1
@@ -65,6 +65,12 @@ def check_inside(indices: Tensor, sizes: Sequence[int]) -> None:
                 f"size is inconsistent with indices: for dim {d}, size is {sizes[d]} but found index "
                 f"{largest}"
             )
+
+
+def ascending(indices: Tensor, sizes: Sequence[int]) -> bool:
+    """Are the places distinct and in row-major order? The indices are in range. Waits for the answer."""
+    places = flat_places(indices, sizes, True)
+    return bool((places[1:] > places[:-1]).all())
 
 
 def checked_values(values: Tensor, indices: Tensor, sizes: Sequence[int]) -> Tensor:

@@ -208,14 +208,14 @@ def copy_(input: Any, src: Any, non_blocking: bool = False) -> Any:
 def zeros_like(
     input: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
 ) -> Any:
-    values = input._data
+    values, count = input._data, len(input._batch) + input.sparse_dim()
     nothing = tt.zeros(
-        (0, *values.shape[1:]),
+        (0, *input._shape[count:]),
         dtype=dtype or values.dtype,
         device=device or values.device,
         requires_grad=requires_grad,
     )
-    places = tt.zeros(input.sparse_dim(), 0, dtype=tt.int64, device=nothing.device)
+    places = tt.zeros(count, 0, dtype=tt.int64, device=nothing.device)
     return _in_layout(CooTensor(places, nothing, input._shape, True, True), input)
 
 

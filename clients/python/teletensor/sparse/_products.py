@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -30,20 +31,26 @@ def _tensors(name: str, *operands: Any) -> None:
 def _matrices(name: str, input: Any, mat2: Any) -> None:
     """Checks the operands of a product of two matrices."""
     _tensors(name, input, mat2)
+    if len(input.shape) != 2 or len(mat2.shape) != 2:
+        raise RuntimeError(
+            f"{name}: both must be matrices, got shapes {list(input.shape)} and {list(mat2.shape)}"
+        )
+    _operands(name, input, mat2)
+
+
+def _operands(name: str, input: Any, mat2: Any) -> None:
+    """Checks the dense dimensions, the sizes of the matrices, dtype and device of the operands of products
+    of matrices."""
     for each in (input, mat2):
         if isinstance(each, SparseTensor) and each.dense_dim():
             raise RuntimeError(
                 f"{name}: a sparse matrix must have 2 sparse dimensions and no dense ones, got "
                 f"{each.sparse_dim()} and {each.dense_dim()}"
             )
-    if len(input.shape) != 2 or len(mat2.shape) != 2:
+    if input.shape[-1] != mat2.shape[-2]:
         raise RuntimeError(
-            f"{name}: both must be matrices, got shapes {list(input.shape)} and {list(mat2.shape)}"
-        )
-    if input.shape[1] != mat2.shape[0]:
-        raise RuntimeError(
-            f"mat1 and mat2 shapes cannot be multiplied ({input.shape[0]}x{input.shape[1]} and "
-            f"{mat2.shape[0]}x{mat2.shape[1]})"
+            f"mat1 and mat2 shapes cannot be multiplied ({input.shape[-2]}x{input.shape[-1]} and "
+            f"{mat2.shape[-2]}x{mat2.shape[-1]})"
         )
     if input.dtype != mat2.dtype:
         raise RuntimeError(
@@ -102,7 +109,7 @@ def mm(input: Any, mat2: Any, reduce: str = "sum") -> Any:
     if reduce != "sum":
         return _reduced(input, mat2, reduce)
     if isinstance(input, Tensor):
-        return _sparse_dense(transposed(mat2), input.t()).t()
+        return _sparse_dense(mat2.exchanged(), input.t()).t()
     return _sparse_dense(input, mat2) if isinstance(mat2, Tensor) else _sparse_sparse(input, mat2)
 
 
@@ -120,14 +127,6 @@ def _reduced(matrix: Any, dense: Any, reduce: str) -> Tensor:
     return found
 
 
-def transposed(matrix: SparseTensor) -> SparseTensor:
-    """The transposed matrix, without conversion."""
-    if isinstance(matrix, (CompressedTensor, BlockTensor)):
-        return matrix.exchanged()
-    assert isinstance(matrix, CooTensor)
-    return CooTensor(matrix._places.flip(0), matrix._data, matrix._shape[1::-1], False, matrix._inside)
-
-
 def mv(input: Any, vec: Any) -> Any:
     if isinstance(vec, SparseTensor) or len(vec.shape) != 1:
         raise RuntimeError("mv: expected a sparse matrix and a dense vector")
@@ -135,38 +134,48 @@ def mv(input: Any, vec: Any) -> Any:
 
 
 def matmul(input: Any, other: Any) -> Any:
+    _tensors("matmul", input, other)
     dims = (len(input.shape), len(other.shape))
-    if dims == (2, 1) and isinstance(input, SparseTensor):
-        return mv(input, other)
-    if dims == (1, 2) and isinstance(other, SparseTensor):
-        return mm(input.reshape((1, -1)), other).reshape(-1)
-    if dims == (3, 3):
-        return bmm(input, other)
-    if dims != (2, 2):
-        raise NotImplementedError(
-            f"matmul: sparse tensors are multiplied as matrices, with a dense vector, or "
-            f"in batches of 3 dimensions; got shapes {list(input.shape)} and "
-            f"{list(other.shape)}"
-        )
-    return mm(input, other)
+    if dims == (2, 2):
+        return mm(input, other)
+    if dims[1] == 1 and isinstance(input, SparseTensor) and isinstance(other, Tensor):
+        return mv(input, other) if dims[0] == 2 else matmul(input, other.unsqueeze(-1)).squeeze(-1)
+    if dims[0] == 1 and isinstance(other, SparseTensor) and isinstance(input, Tensor):
+        return matmul(input.unsqueeze(0), other).squeeze(-2)
+    return _batches("matmul", input, other)
 
 
 def bmm(input: Any, mat2: Any) -> Any:
-    """The products of the matrices of a sparse batch [b, m, k] and a dense one [b, k, n]."""
-    if not isinstance(input, CooTensor) or not isinstance(mat2, Tensor) or input.sparse_dim() != 3:
-        raise NotImplementedError(
-            "bmm: expected a sparse COO tensor with 3 sparse dimensions and a dense one"
-        )
-    if mat2.dim() != 3 or tuple(mat2.shape[:2]) != (input._shape[0], input._shape[2]):
-        raise RuntimeError(f"bmm: shapes {list(input._shape)} and {list(mat2.shape)} do not fit")
-    batch, rows, inner = input._shape
-    b, r, k = input._places
-    left = flat_places(tt.stack([b, r]), (batch, rows), input._inside)
-    right = flat_places(tt.stack([b, k]), (batch, inner), input._inside)
-    flat = (
-        mat2.reshape((batch * inner, -1)) if mat2.numel() else mat2.reshape((batch * inner, mat2.shape[2]))
-    )
-    return _times_dense(input._data, left, right, flat, batch * rows).reshape((batch, rows, mat2.shape[2]))
+    """The products of the matrices of two batches [b, m, k] and [b, k, n], of which one is sparse."""
+    _tensors("bmm", input, mat2)
+    if len(input.shape) != 3 or len(mat2.shape) != 3 or input.shape[0] != mat2.shape[0]:
+        raise RuntimeError(f"bmm: shapes {list(input.shape)} and {list(mat2.shape)} do not fit")
+    return _batches("bmm", input, mat2)
+
+
+def _batches(name: str, input: Any, mat2: Any) -> Tensor:
+    """The products of the matrices of a sparse batch [..., m, k] and a dense one [..., k, n], or the other
+    way around. The batch of the dense one is broadcast to that of the sparse one."""
+    if isinstance(input, SparseTensor) == isinstance(mat2, SparseTensor):
+        raise NotImplementedError(f"{name}: of two batches of matrices, one must be dense; call to_dense()")
+    _operands(name, input, mat2)
+    if isinstance(input, Tensor):
+        return _batches(name, mat2.exchanged(), input.transpose(-2, -1)).transpose(-2, -1)
+    coo = input.to_sparse_coo()
+    *batch, height, inner = input._shape
+    if coo.sparse_dim() != len(input._shape):
+        raise NotImplementedError(f"{name}: the dimensions of a batch of sparse matrices must be sparse")
+    if tuple(tt.broadcast_shapes(tuple(mat2.shape[:-2]), tuple(batch))) != tuple(batch):
+        raise RuntimeError(f"{name}: shapes {list(input._shape)} and {list(mat2.shape)} do not fit")
+    count, width = math.prod(batch), mat2.shape[-1]
+    places = coo._places
+    left = flat_places(places[:-1], (*batch, height), coo._inside)
+    right = flat_places(tt.cat([places[:-2], places[-1:]]), (*batch, inner), coo._inside)
+    dense = mat2.expand((*batch, inner, width))
+    if isinstance(input, BlockTensor):
+        return input.times(dense)
+    flat = dense.reshape((count * inner, width))
+    return _times_dense(coo._data, left, right, flat, count * height).reshape((*batch, height, width))
 
 
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
@@ -180,19 +189,25 @@ def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) ->
 
 
 def sampled_addmm(input: Any, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta * input + alpha * (mat1 @ mat2) at the places of `input`, a sparse matrix (CSR): only these
-    elements of the product are computed."""
+    """beta * input + alpha * (mat1 @ mat2) at the places of `input`, a sparse matrix (CSR) or a batch of
+    them: only these elements of the product are computed."""
     _tensors("sampled_addmm", input, mat1, mat2)
     if not isinstance(input, CompressedTensor):
         raise RuntimeError(f"sampled_addmm: Expected self to have CSR layout, but got {input.layout}")
-    if tuple(input._shape) != (mat1.shape[0], mat2.shape[-1]) or mat1.shape[1] != mat2.shape[0]:
+    *batch, height, width = input._shape
+    inner, fits = mat1.shape[-1], len(input._shape) == mat1.dim() == mat2.dim() and not input.dense_dim()
+    wanted = (*batch, height, inner), (*batch, inner, width)
+    if not fits or (tuple(mat1.shape), tuple(mat2.shape)) != wanted:
         raise RuntimeError(
             f"sampled_addmm: shapes {list(input._shape)}, {list(mat1.shape)} and "
             f"{list(mat2.shape)} do not fit"
         )
-    rows, columns = input.to_sparse_coo()._places
-    products = mat1.index_select(0, rows) * mat2.t().index_select(0, columns)
-    return input._like(products.sum(1) * alpha + input._data * beta)
+    coo = input.to_sparse_coo()
+    rows = flat_places(coo._places[:-1], (*batch, height), coo._inside)
+    columns = flat_places(tt.cat([coo._places[:-2], coo._places[-1:]]), (*batch, width), coo._inside)
+    left = mat1.reshape((math.prod(batch) * height, inner)).index_select(0, rows)
+    right = mat2.transpose(-2, -1).reshape((math.prod(batch) * width, inner)).index_select(0, columns)
+    return input._like((left * right).sum(1).reshape(input._data.shape) * alpha + input._data * beta)
 
 
 def smm(input: Any, mat2: Any) -> Any:
@@ -213,7 +228,7 @@ def sspaddmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1)
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     if isinstance(input, SparseTensor) and isinstance(weight, SparseTensor):
         raise NotImplementedError("linear: only one of input and weight may be sparse; call to_dense()")
-    product = mm(input, transposed(weight) if isinstance(weight, SparseTensor) else weight.t())
+    product = mm(input, weight.exchanged() if isinstance(weight, SparseTensor) else weight.t())
     return product if bias is None else product + bias
 
 

@@ -129,9 +129,14 @@ class SparseTensor(HistoryOfData):
         """The number of dimensions."""
         return self.ndim
 
+    @property
+    def _batch(self) -> tuple[int, ...]:
+        """The sizes of the dimensions that number the matrices of a batch; COO tensors have none."""
+        return ()
+
     def dense_dim(self) -> int:
         """The number of dimensions of each value."""
-        return self.ndim - self.sparse_dim()
+        return self.ndim - self.sparse_dim() - len(self._batch)
 
     def numel(self) -> int:
         """The number of elements, specified or not."""
@@ -143,8 +148,8 @@ class SparseTensor(HistoryOfData):
     nelement, ndimension = numel, dim
 
     def _nnz(self) -> int:
-        """The number of values."""
-        return self._data.shape[0]
+        """The number of values of each matrix."""
+        return self._data.shape[len(self._batch)]
 
     def element_size(self) -> int:
         """Bytes of one element."""
@@ -320,16 +325,18 @@ class SparseTensor(HistoryOfData):
         dense_dim: int | None = None,
     ) -> Any:
         """The tensor in another sparse layout, COO by default."""
-        if sparse_dim is not None and sparse_dim != self.sparse_dim():
+        coo = self.to_sparse_coo()
+        if sparse_dim is not None and sparse_dim != coo.sparse_dim():
             return tt.Tensor.to_sparse(self.to_dense(), sparse_dim)
         if layout in (None, tt.sparse_coo):
-            return self.to_sparse_coo()
-        coo = self.to_sparse_coo()
+            return coo
         if layout is tt.sparse_csr:
             return coo.to_sparse_csr(dense_dim)
         if layout is tt.sparse_csc:
             return coo.to_sparse_csc(dense_dim)
-        return tt.Tensor.to_sparse(self.to_dense(), layout=layout, blocksize=blocksize)
+        return tt.Tensor.to_sparse(
+            self.to_dense(), layout=layout, blocksize=blocksize, dense_dim=self.dense_dim()
+        )
 
     def to_sparse_bsr(self, blocksize: Any, dense_dim: int | None = None) -> Any:
         """The matrix in BSR layout with blocks of (height, width)."""

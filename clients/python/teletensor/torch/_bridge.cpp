@@ -21,9 +21,9 @@
 #include <ATen/ops/view_native.h>
 #include <torch/csrc/Generator.h>
 
+#include "_bridge_compressed.hpp"
 #include "_bridge_layers.hpp"
 #include "_bridge_replay.hpp"
-#include "_bridge_sparse.hpp"
 
 namespace {
 
@@ -257,6 +257,9 @@ PyObject* begin(PyObject*, PyObject* arguments) {
   static auto* const sparse = new torch::Library(
       torch::Library::IMPL, "aten", c10::DispatchKey::SparsePrivateUse1, __FILE__, __LINE__);
   register_sparse(*aten, *sparse);
+  static auto* const compressed = new torch::Library(
+      torch::Library::IMPL, "aten", c10::DispatchKey::SparseCsrPrivateUse1, __FILE__, __LINE__);
+  register_compressed(*aten, *sparse, *compressed);
   // Copies look at these bits themselves.
   for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
     auto* const bits = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);

@@ -20,8 +20,9 @@ __all__ = ["load"]
 
 _HERE = Path(__file__).parent
 _SOURCES = tuple(_HERE / name for name in (
-    "_bridge.cpp", "_bridge_device.hpp", "_bridge_guards.hpp", "_bridge_layers.hpp", "_bridge_replay.hpp",
-    "_bridge_rows.hpp", "_bridge_sparse.hpp", "_bridge_steps.hpp", "record.h"))
+    "_bridge.cpp", "_bridge_compressed.hpp", "_bridge_device.hpp", "_bridge_guards.hpp",
+    "_bridge_layers.hpp", "_bridge_replay.hpp", "_bridge_rows.hpp", "_bridge_sparse.hpp",
+    "_bridge_steps.hpp", "record.h"))
 OLDEST = (2, 11)
 
 
