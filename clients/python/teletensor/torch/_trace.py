@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
@@ -52,6 +53,8 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
     """Sees the tensors of the operators that run in its block, and refuses a write to host memory that
     existed before, because a later call of the program would not do it."""
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()
         self._made: set[int] = set()  # storages in host memory
@@ -69,7 +72,15 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         for each in tree_leaves((args, kwargs)):
             if isinstance(each, torch.Tensor):
                 self._sees(each, False)
-        self._check(func, args, kwargs)
+        if isinstance(func, HigherOrderOperator):
+            # torch.compile makes an operator of the program's own, which writes to arguments, one that
+            # writes to copies of them. Others contain functions, whose operators would not be seen.
+            if not func.name().startswith("auto_functionalized"):
+                raise NotImplementedError(
+                    f"{line()}PyTorch's operator {func.name()} runs functions of its own and cannot be a part "
+                    "of a captured step; torch.where can replace torch.cond")
+        else:
+            self._check(func, args, kwargs)
         result = func(*args, **kwargs)
         for each in tree_leaves(result):
             if isinstance(each, torch.Tensor):
