@@ -25,7 +25,7 @@ PROGRAMS = 16  # of a graph: one for each combination of sizes
 _LINE = re.compile(r'File "(.+)", line (\d+), in (.+)')
 _warned: set[tuple[str, str]] = set()  # files and names of functions
 
-# Collectives are no part of a graph: PyTorch's compiler does not look at the code of their backend.
+# PyTorch's compiler does not look at the code of the collectives' backend.
 trace_rules.add("teletensor.integrations")
 
 
