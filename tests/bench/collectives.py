@@ -1,4 +1,5 @@
-"""The collectives in `make bench`: ranks on one daemon and on two, compared with gloo in PyTorch.
+"""The collectives in `make bench`: ranks on one daemon and on two, and PyTorch's device "tt" with ranks on one
+daemon, compared with gloo in PyTorch.
 
 Each rank is a process (rank.py); a figure is that of the slowest rank.
 """
@@ -61,10 +62,11 @@ def rows(row):
             stack.callback(daemon.stop)
         worlds = [World("torch", f"file://{folder}/store"), World("teletensor", "tcp://bench:1", [alone.unix] * 2),
                   World("teletensor", "tcp://bench:2", [daemon.unix for daemon in both]),
-                  World("teletensor", "tcp://bench:3", [daemon.unix for daemon in secret])]
+                  World("teletensor", "tcp://bench:3", [daemon.unix for daemon in secret]),
+                  World("tt", f"file://{folder}/device", [alone.unix] * 2)]
         for world in worlds:
             stack.callback(world.close)
-        gloo, one, two, hidden = worlds
+        gloo, one, two, hidden, device = worlds
 
         def figure(world, work, elements, times, scale):
             return lambda: world.seconds(work, elements, times) * scale
@@ -83,3 +85,6 @@ def rows(row):
                       figure(gloo, *work), "gloo", 0.6 if world is one else None)
             yield row(f"the same / without DDP, {where}", "ms", figure(world, *work), figure(world, "mlp", *work[1:]),
                       "without DDP", 1.25)
+        for way, work, bound in (("", "ddp", 1.0), (", captured", "captured ddp", 0.67)):
+            yield row(f"torch device: MLP step with DDP, 2 ranks{way}", "ms", figure(device, work, 0, 20, MS),
+                      figure(gloo, "ddp", 0, 20, MS), "gloo", bound)

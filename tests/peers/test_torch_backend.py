@@ -2,27 +2,31 @@
 with gloo."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.daemons import start_daemons
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from torch_worlds import COLLECTIVES, RANKS, compared, results, run
+from torch_worlds import (
+    RANKS,
+    collectives_compared,
+    compared,
+    one,
+    results,
+    run,
+    text_of_a_wait,
+    texts_of,
+)
 
 RUNNER = Path(__file__).with_name("torch_distributed.py")
 
 
 def test_what_gloo_gives(start_daemon, tmp_path: Path):
     """Each collective for each dtype, on one daemon and on two."""
-    two = [daemon.unix for daemon in start_daemons(start_daemon, 2)]
-    found = results(COLLECTIVES, tmp_path, {"gloo": [], "one": [start_daemon().unix], "two": two})
-    for world in ("one", "two"):
-        compared(found["gloo"], found[world], 300)
+    collectives_compared(start_daemon, tmp_path, "ours")
 
 
 TRAINING = """
@@ -46,7 +50,7 @@ keep("state", net.state_dict().values())
 
 def test_distributed_data_parallel(start_daemon, tmp_path: Path):
     """PyTorch's DDP: the weights must be equal to gloo's bit by bit."""
-    found = results(TRAINING, tmp_path, {"gloo": [], "ours": [start_daemon().unix]})
+    found = results(TRAINING, tmp_path, {"gloo": [], "ours": one(start_daemon)})
     compared(found["gloo"], found["ours"], 10)
 
 
@@ -86,7 +90,7 @@ keep("works", [x])
 
 def test_errors(start_daemon, tmp_path: Path):
     """A call that fails on one rank raises the same error on all ranks; later calls work."""
-    (found, texts), (_, others) = results(ERRORS, tmp_path, {"ours": [start_daemon().unix]})["ours"]
+    (found, texts), (_, others) = results(ERRORS, tmp_path, {"ours": one(start_daemon)})["ours"]
     for name, words in {
         "shapes": "rank 0 is in all_reduce(sum, float32[3]) at <string>:",
         "calls": "rank 0 is in broadcast(src=0, float32[3]) at <string>:",
@@ -122,23 +126,17 @@ error("gone", lambda: dist.all_reduce(torch.ones(2)))
 error("again", dist.barrier)
 print(json.dumps(texts))
 dist.destroy_process_group()
-""", tmp_path, {"ours": [start_daemon().unix]}, statuses=(0, 3), seconds=600)
-    for text in json.loads(written["ours"][0].splitlines()[-1]).values():
+""", tmp_path, {"ours": one(start_daemon)}, statuses=(0, 3), seconds=600)
+    for text in texts_of(written["ours"][0]).values():
         assert text.startswith("RankLostError: ") and "rank 1 has ended its session" in text
 
 
 def test_a_rank_that_does_not_come(start_daemon, tmp_path: Path):
     """The remaining ranks wait until the timeout of the group."""
-    os.mkfifo(tmp_path / "end")
-    written = run("""
+    assert "timeout" in text_of_a_wait("""
 dist.barrier()
 group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=5))  # which both have to join within that time
-if rank == 0:
-    error("late", lambda: dist.all_reduce(torch.ones(2), group=group))
-    print(json.dumps(texts))
-open(folder + "/end", "r" if rank else "w")
-""", tmp_path, {"ours": [start_daemon().unix]})
-    assert "timeout" in json.loads(written["ours"][0].splitlines()[-1])["late"]
+""", "lambda: dist.all_reduce(torch.ones(2), group=group)", tmp_path, {"ours": one(start_daemon)})
 
 
 # A selection of fast and different tests from PyTorch's suite; torch_distributed.py runs all of them.

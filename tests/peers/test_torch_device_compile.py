@@ -10,6 +10,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from teletensor import _core as core
+from torch.utils.checkpoint import checkpoint
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from torch_models import make, moved
@@ -89,6 +90,39 @@ def test_dropout_draws_new_numbers(tt_device):
     first, second, third = (compiled(x) for _ in range(3))
     assert not torch.equal(first, second) and not torch.equal(second, third)
     assert set(third.unique().tolist()) == {0, 2}
+
+
+def test_a_checkpoint_repeats_its_random_numbers(tt_device):
+    x = torch.ones(64, device="tt", requires_grad=True)
+    step = torch.compile(lambda x: checkpoint(lambda x: F.dropout(x.sin().asin()) * 2, x, use_reentrant=False),
+                         backend="teletensor")
+    for _ in range(3):
+        x.grad = None
+        y = step(x)
+        y.sum().backward()
+        torch.testing.assert_close(y, x.grad)
+        assert y.round().unique().tolist() == [0, 4]
+
+
+@torch.library.custom_op("teletensor_tests::add_to", mutates_args={"x"})
+def add_to(x: torch.Tensor, y: torch.Tensor) -> None:
+    x.add_(y)
+
+
+def test_an_operator_of_the_program_that_writes(tt_device):
+    @torch.compile(backend="teletensor")
+    def step(x, y):
+        z = x * 2
+        add_to(z, y)
+        add_to(x, z)
+        return z + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is one command
+        for i in range(4):
+            x = torch.full((3,), float(i), device="tt")
+            assert step(x, torch.ones(3, device="tt")).tolist() == [2 * i + 2.0] * 3
+            assert x.tolist() == [3 * i + 1.0] * 3
 
 
 def test_what_cannot_be_a_program_runs_line_by_line(tt_device):

@@ -1,7 +1,6 @@
 """torch.distributed with tensors on the device "tt": the collectives, DistributedDataParallel and what PyTorch builds
 on them, compared with PyTorch's CPU and gloo. A group of "cpu:gloo,tt:teletensor" serves both in one process."""
 
-import json
 import os
 import re
 import socket
@@ -11,18 +10,23 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from support.daemon import HANG, Daemon, binary
-from support.daemons import start_daemons
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from torch_worlds import COLLECTIVES, compared, results, run
+from torch_worlds import (
+    collectives_compared,
+    compared,
+    one,
+    results,
+    run,
+    text_of_a_wait,
+    texts_of,
+    two,
+)
 
 
 def test_what_gloo_gives(start_daemon, tmp_path: Path):
     """Each collective for each dtype, on one daemon and on two."""
-    two = [daemon.unix for daemon in start_daemons(start_daemon, 2)]
-    found = results(COLLECTIVES, tmp_path, {"gloo": [], "tt": [start_daemon().unix], "tt two": two})
-    for world in ("tt", "tt two"):
-        compared(found["gloo"], found[world], 300)
+    collectives_compared(start_daemon, tmp_path, "tt")
 
 
 ORDER = """
@@ -72,7 +76,7 @@ else:
 
 def test_calls_are_ordered_by_the_stream(start_daemon, tmp_path: Path):
     """No call waits, and each line sees what earlier calls have written."""
-    found = results(ORDER, tmp_path, {"gloo": [], "tt": [start_daemon().unix]})
+    found = results(ORDER, tmp_path, {"gloo": [], "tt": one(start_daemon)})
     compared(found["gloo"], found["tt"], 4)
 
 
@@ -149,12 +153,11 @@ print(sorted(CASES))
 
 def test_distributed_data_parallel(start_daemon, tmp_path: Path):
     """Losses, weights, buffers and gradients equal those of the CPU with gloo."""
-    run(TRAINING + "dist.destroy_process_group()", tmp_path, {"tt": [start_daemon().unix]})
+    run(TRAINING + "dist.destroy_process_group()", tmp_path, {"tt": one(start_daemon)})
 
 
 def test_distributed_data_parallel_over_two_daemons(start_daemon, tmp_path: Path):
-    two = [daemon.unix for daemon in start_daemons(start_daemon, 2)]
-    run(TRAINING + "dist.destroy_process_group()", tmp_path, {"tt": two})
+    run(TRAINING + "dist.destroy_process_group()", tmp_path, {"tt": two(start_daemon)})
 
 
 COMPILED = """
@@ -184,7 +187,7 @@ dist.destroy_process_group()
 
 def test_compiled_models(start_daemon, tmp_path: Path):
     """torch.compile in DistributedDataParallel, and around it."""
-    run(COMPILED, tmp_path, {"tt": [start_daemon().unix]})
+    run(COMPILED, tmp_path, {"tt": one(start_daemon)})
 
 
 UNUSED = """
@@ -203,7 +206,7 @@ error("mixed", lambda: DistributedDataParallel(torch.nn.ModuleList([torch.nn.Lin
 
 
 def test_errors_of_distributed_data_parallel(start_daemon, tmp_path: Path):
-    for _, texts in results(UNUSED, tmp_path, {"tt": [start_daemon().unix]})["tt"]:
+    for _, texts in results(UNUSED, tmp_path, {"tt": one(start_daemon)})["tt"]:
         assert "find_unused_parameters=True" in texts["unused"]
         assert "tt: there is one device, tt:0, not" in texts["index"]
         assert "same type of devices" in texts["mixed"]
@@ -256,7 +259,7 @@ dist.destroy_process_group()
 
 def test_sync_batch_norm(start_daemon, tmp_path: Path):
     """The ranks together equal one process with the whole batch."""
-    run(SYNCHRONIZED, tmp_path, {"tt": [start_daemon().unix]})
+    run(SYNCHRONIZED, tmp_path, {"tt": one(start_daemon)})
 
 
 SHARDED = """
@@ -346,7 +349,7 @@ dist.destroy_process_group()
 
 def test_sharded_tensors_modules_and_checkpoints(start_daemon, tmp_path: Path):
     """DTensor, fully_shard, parallelize_module and torch.distributed.checkpoint on a mesh of the device."""
-    run(SHARDED, tmp_path, {"tt": [start_daemon().unix]})
+    run(SHARDED, tmp_path, {"tt": one(start_daemon)})
 
 
 # ---------------------------------------------------------------- backends and launchers
@@ -526,10 +529,7 @@ dist.all_reduce(torch.ones(2, device="tt"), group=group)
 dist.destroy_process_group(group)
 error("destroyed", lambda: group.allreduce([torch.ones(3, device="tt")]).wait())
 keep("works", [torch.tensor(reduced(torch.ones(2, device="tt")))])
-step = teletensor.torch.capture(lambda x: dist.all_reduce(x) or x)
 x = torch.ones(3, device="tt")
-step(x)  # the first call runs line by line
-error("captured", lambda: step(x))
 if (child := os.fork()) == 0:
     error("forked", lambda: dist.group.WORLD.allreduce([x]))
     os._exit(7 if "before this process was forked" in texts["forked"] else 8)
@@ -541,12 +541,11 @@ error("after", lambda: reduced(torch.ones(3, device="tt")))
 
 def test_errors(start_daemon, tmp_path: Path):
     """Wrong calls are errors at once where this process can see it, and otherwise on all ranks at the next read."""
-    (found, texts), (_, others) = results(ERRORS, tmp_path, {"tt": [start_daemon().unix]})["tt"]
+    (found, texts), (_, others) = results(ERRORS, tmp_path, {"tt": one(start_daemon)})["tt"]
     for name, words in {
         "devices": "the tensors must be on one device", "dtypes": "different dtypes",
         "list": "a list of 2 elements", "outputs": "must have the inputs' dtype", "average": "average is of",
         "itself": "send: rank 0 is no other rank", "root": "rank 2 is not in",
-        "captured": "all_reduce: teletensor.torch.capture and torch.compile cannot make",
         "gloo": "No backend type associated with device type tt",
         "destroyed": "all_reduce: the process group has been destroyed",
         "shapes": "rank 0 is in all_reduce(sum, float32[3]) at <string>:",
@@ -575,28 +574,20 @@ error("gone", step)
 error("again", step)
 print(json.dumps(texts))
 os._exit(0)
-""", tmp_path, {"tt": [start_daemon().unix]}, statuses=(0, 3), seconds=600)
-    for text in json.loads(written["tt"][0].splitlines()[-1]).values():
+""", tmp_path, {"tt": one(start_daemon)}, statuses=(0, 3), seconds=600)
+    for text in texts_of(written["tt"][0]).values():
         assert text.startswith("RankLostError: ") and "rank 1 has" in text
 
 
 def test_a_rank_that_does_not_come(start_daemon, tmp_path: Path):
     """The remaining rank waits until the timeout of the group."""
-    os.mkfifo(tmp_path / "end")
-    written = run("""
+    assert "timeout" in text_of_a_wait("""
 dist.all_reduce(torch.ones(2, device="tt"))
 group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=2))
 dist.all_reduce(torch.ones(2, device="tt"), group=group)
 torch.tt.synchronize()
-if rank == 0:
-    x = torch.ones(2, device="tt")
-    dist.all_reduce(x, group=group)
-    error("late", x.tolist)
-    print(json.dumps(texts))
-open(folder + "/end", "r" if rank else "w")
-os._exit(0)
-""", tmp_path, {"tt": [start_daemon().unix]})
-    assert "timeout" in json.loads(written["tt"][0].splitlines()[-1])["late"]
+x = torch.ones(2, device="tt")
+""", "lambda: (dist.all_reduce(x, group=group), x.tolist())", tmp_path, {"tt": one(start_daemon)})
 
 
 def test_a_daemon_that_ends(tmp_path: Path):
@@ -625,5 +616,5 @@ os._exit(0)
             pass
         daemon.stop()  # removes its folder
         for output in ran.result()["tt"]:
-            text = json.loads(output.splitlines()[-1])["gone"]
+            text = texts_of(output)["gone"]
             assert re.search("Connection|Session", text), text

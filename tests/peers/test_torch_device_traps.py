@@ -4,6 +4,7 @@ import copy
 import io
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from teletensor import _core as core
+from torch.utils.checkpoint import checkpoint
 
 
 def reads():
@@ -156,6 +158,42 @@ def test_random_numbers(tt_device):
     a, b = (torch.Generator("tt").manual_seed(7) for _ in range(2))
     assert torch.equal(torch.randn(5, device="tt", generator=a), torch.randn(5, device="tt", generator=b))
     assert 0 <= first.min().item() and first.max().item() < 1
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_checkpoint_repeats_the_random_numbers_of_the_device(tt_device, captured, reentrant):
+    x = torch.ones(64, device="tt", requires_grad=True)
+
+    def step():
+        if x.grad is not None:
+            x.grad.zero_()
+        y = checkpoint(lambda x: F.dropout(x) * 2, x, use_reentrant=reentrant)
+        y.sum().backward()
+        return y.detach()
+
+    step, drawn = tt_device.capture(step) if captured else step, set()
+    for _ in range(5):
+        y = step()
+        assert y.unique().tolist() == [0, 4]
+        assert torch.equal(y, x.grad)
+        drawn.add(tuple(y.tolist()))
+    assert len(drawn) == 5
+
+
+OUT_OF_RANGE = {
+    "exponential_ expects lambda > 0, but found -1.0": lambda x: x.exponential_(-1),
+    "exponential_ expects lambda > 0, but found 0.0": lambda x: x.exponential_(0),
+    "geometric_ expects p in (0, 1), but found 2.0": lambda x: x.geometric_(2),
+    "cauchy_ expects sigma > 0, but found -1.0": lambda x: x.cauchy_(0, -1),
+    "log_normal_ expects std > 0, but found nan": lambda x: x.log_normal_(0, float("nan")),
+}
+
+
+@pytest.mark.parametrize("text", OUT_OF_RANGE)
+def test_parameters_of_random_numbers_are_checked(tt_device, text):
+    with pytest.raises(RuntimeError, match=re.escape(text)):
+        OUT_OF_RANGE[text](torch.empty(3, device="tt"))
 
 
 def test_autocast_and_the_gradient_scaler(tt_device):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from support.daemon import HANG
+from support.daemons import start_daemons
 
 RANKS = 2
 
@@ -90,6 +91,35 @@ def run(program, folder, worlds, statuses=(0, 0), seconds=HANG):
     return {world: [Path(f"{folder}/{world}-{rank}.out").read_text() for rank in range(RANKS)] for world in worlds}
 
 
+def one(start_daemon):
+    """The address of a new daemon, for both ranks."""
+    return [start_daemon().unix]
+
+
+def two(start_daemon):
+    """The addresses of two new daemons that are connected to each other, one for each rank."""
+    return [daemon.unix for daemon in start_daemons(start_daemon, 2)]
+
+
+def texts_of(output):
+    """The texts of error() that a rank has printed last."""
+    return json.loads(output.splitlines()[-1])
+
+
+def text_of_a_wait(program, late, folder, worlds):
+    """The error of rank 0 in `late`, an expression, after `program`, while rank 1 does not call it."""
+    os.mkfifo(folder / "end")
+    written = run(program + f"""
+if rank == 0:
+    error("late", {late})
+    print(json.dumps(texts), flush=True)
+open(folder + "/end", "r" if rank else "w")
+if device == "tt":  # whose session would wait for the rank
+    os._exit(0)
+""", folder, worlds)
+    return texts_of(next(iter(written.values()))[0])["late"]
+
+
 def results(program, folder, worlds):
     """The arrays and the texts of each rank, for each world."""
     written = run(program + END, folder, worlds)
@@ -98,7 +128,7 @@ def results(program, folder, worlds):
         found[world] = []
         for rank, output in enumerate(outputs):
             with np.load(folder / f"{world}-{rank}.npz") as file:
-                found[world].append((dict(file), json.loads(output.splitlines()[-1])))
+                found[world].append((dict(file), texts_of(output)))
     return found
 
 
@@ -214,3 +244,10 @@ def compared(theirs, ours, least):
             assert (got[name].dtype, got[name].shape) == (value.dtype, value.shape), name
             # the sum of two numbers does not depend on their order
             assert got[name].tobytes() == value.tobytes(), (name, got[name], value)
+
+
+def collectives_compared(start_daemon, folder, world):
+    """Compares each collective for each dtype in this world, on one daemon and on two, with gloo."""
+    found = results(COLLECTIVES, folder, {"gloo": [], world: one(start_daemon), f"{world} two": two(start_daemon)})
+    for each in (world, f"{world} two"):
+        compared(found["gloo"], found[each], 300)

@@ -151,6 +151,8 @@ void bind_torch_steps(nb::module_& m) {
   m.def("torch_step", &step, nb::arg("program"), nb::arg("kept"), nb::arg("used"),
         "A capsule for the extension. Each call of it gives the storages `kept` the first outputs "
         "of the program, and is valid while the storages `used` have the contents of now.");
+  m.def("same_steps", &same_steps, nb::arg("a"), nb::arg("b"),
+        "Whether two Programs have the same steps, numbers and results.");
   m.def("same_sources", &same_sources, nb::arg("a"), nb::arg("b"),
         "Whether two Programs have the same arguments and read the same memory.");
 }

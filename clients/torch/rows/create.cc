@@ -49,11 +49,20 @@ Var uniform_like(Call& c, const Var& x) {
   static const ops::OpRef op("uniform");
   return c.run(op, {x}, c.with_random({Attribute::of(0.0), Attribute::of(1.0)}));
 }
+// Fails if a parameter of a distribution is out of its range, which `rule` says.
+bool in_range(Call& c, bool valid, std::string_view rule, double value) {
+  if (!valid) {
+    c.fail(core::invalid(std::string(c.name()) + " expects " + std::string(rule) + ", but found " +
+                         std::to_string(value)));
+  }
+  return valid;
+}
 // By the inverse of the distribution function.
 void exponential(Call& c) {
   const Var x = c.var("self");
-  if (x.absent()) return;
-  c.give(ops::unary("log1p", -uniform_like(c, x)) * (-1 / c.real("lambd")));
+  const double rate = c.real("lambd");
+  if (!in_range(c, rate > 0, "lambda > 0", rate) || x.absent()) return;
+  c.give(ops::unary("log1p", -uniform_like(c, x)) * (-1 / rate));
 }
 // Fails for integers, of which these distributions have rows on the CPU only.
 Var floating_self(Call& c) {
@@ -63,15 +72,18 @@ Var floating_self(Call& c) {
 }
 void cauchy(Call& c) {
   const Var x = floating_self(c);
+  const double scale = c.real("sigma", 1);
+  if (!in_range(c, scale > 0, "sigma > 0", scale)) return;
   if (x.absent() || !c.session.status().ok()) return;
   const Var angle = (uniform_like(c, x) - 0.5) * M_PI;
-  c.give(ops::unary("tan", angle) * c.real("sigma", 1) + c.real("median"));
+  c.give(ops::unary("tan", angle) * scale + c.real("median"));
 }
 void geometric(Call& c) {
   const Var x = c.var("self");
-  if (x.absent()) return;
+  const double p = c.real("p");
+  if (!in_range(c, p > 0 && p < 1, "p in (0, 1)", p) || x.absent()) return;
   const Var like = core::is_floating(x.dtype()) ? x : ops::cast(x, DType::kF32);
-  const Var trials = ops::unary("log1p", -uniform_like(c, like)) / std::log1p(-c.real("p"));
+  const Var trials = ops::unary("log1p", -uniform_like(c, like)) / std::log1p(-p);
   c.give(ops::cast(clamped(ops::unary("ceil", trials), 1, {}), x.dtype()));
 }
 Var normal_like(Call& c, const Var& x, double mean, double deviation) {
@@ -89,8 +101,10 @@ void normal(Call& c) {
 }
 void log_normal(Call& c) {
   const Var x = floating_self(c);
+  const double deviation = c.real("std", 2);
+  if (!in_range(c, deviation > 0, "std > 0", deviation)) return;
   if (x.absent() || !c.session.status().ok()) return;
-  c.give(ops::unary("exp", normal_like(c, x, c.real("mean", 1), c.real("std", 2))));
+  c.give(ops::unary("exp", normal_like(c, x, c.real("mean", 1), deviation)));
 }
 // With a mean or a deviation for each element.
 void normal_of(Call& c) {

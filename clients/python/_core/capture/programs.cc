@@ -431,6 +431,13 @@ std::optional<Handles> call_program(nb::handle program, const std::vector<Handle
   return outputs;
 }
 
+bool same_steps(nb::handle a, nb::handle b) {
+  const auto bytes = [](nb::handle each) {
+    return program::serialize(nb::cast<PyProgram*>(each)->program(), ops::op_names(ops::catalog()));
+  };
+  return bytes(a) == bytes(b);
+}
+
 bool same_sources(nb::handle a, nb::handle b) {
   const auto& left = nb::cast<PyProgram*>(a)->sources;
   const auto& right = nb::cast<PyProgram*>(b)->sources;

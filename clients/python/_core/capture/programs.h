@@ -32,6 +32,8 @@ nb::object end_trace_drawn(PySession& session, nb::handle outputs, std::uint64_t
 using Draw = std::function<std::pair<std::int64_t, std::int64_t>(std::uint64_t)>;
 std::optional<Handles> call_program(nb::handle program, const std::vector<HandleRef>& arguments,
                                     const Draw& draw);
+// Whether two Program objects have the same steps, numbers and results.
+bool same_steps(nb::handle a, nb::handle b);
 // Whether two Program objects have the same sources: the same arguments and the same views of the
 // same memory.
 bool same_sources(nb::handle a, nb::handle b);

@@ -15,7 +15,7 @@ from ._torch_data import is_on_device, split, write
 from ._torch_member import Member
 from ._torch_work import Work
 
-__all__ = ["Caller", "caller_line", "one", "spread"]
+__all__ = ["Caller", "caller_line", "one", "refuse_trace", "spread"]
 
 _FRAMEWORKS = ("torch", __name__.partition(".")[0])
 
@@ -26,6 +26,15 @@ def caller_line() -> str:
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _FRAMEWORKS:
         frame = frame.f_back
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
+
+
+def refuse_trace(what: str) -> None:
+    """RuntimeError if the device "tt" traces a step, of which `what` cannot be a part."""
+    if _core.tracing(_core.torch_session()):
+        raise RuntimeError(
+            f"{what} cannot be a part of a step of teletensor.torch.capture or torch.compile: call it "
+            "before"
+        )
 
 
 def _own_timeout(options: Any) -> float | None:
@@ -85,12 +94,8 @@ class Caller:
         if not tensors or not is_on_device(tensors[0]):
             assert self._member is not None
             return self._member
-        if _core.tracing(_core.torch_session()):
-            raise RuntimeError(
-                f"{name}: teletensor.torch.capture and torch.compile cannot make a collective a part of a "
-                "step: call it, and modules such as DistributedDataParallel, outside of the captured step"
-            )
         if self._on_device is None:
+            refuse_trace(f"{name}: the first call of a group with tensors of the device tt")
             self._on_device = self._join()
         return self._on_device
 

@@ -148,7 +148,10 @@ def write(tensor: Any, array: Any) -> None:
         target.copy_(fresh)
         return
     if is_on_device(target):
+        from ..torch import _trace
+
         with no_grad():
+            _trace.wrote(target)
             seen = _operand(target)
             seen.copy_(array.to(seen.device).view(seen.dtype).reshape(seen.shape))
         return

@@ -20,6 +20,7 @@ import weakref
 from datetime import timedelta
 from typing import Any
 
+from ._torch_caller import refuse_trace
 from ._torch_calls import CALLS, Calls
 from ._torch_member import Alone, Member, StreamMember
 
@@ -130,6 +131,7 @@ class TeletensorProcessGroup(Calls, ProcessGroup):  # type: ignore[misc]
     def barrier(self, opts: Any = None) -> Any:
         """Waits for the other ranks, and for what this process has computed on the device "tt"."""
         if getattr(torch, "tt", None) is not None and torch.tt._is_in_use():
+            refuse_trace("barrier: it waits for the other processes and")
             torch.tt.synchronize()
         if self._host is None:
             return super().barrier(opts)

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import _get_current_function_mode_stack
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from .. import _core
 from . import _trace
-from ._guards import Guards
+from ._guards import Guards, averages, modes
 
 __all__ = ["Captured", "capture"]
 
+BEGIN = 3  # calls that run line by line, if DistributedDataParallel needs them
 TRACES = 4  # of which two in a row must be equal
 REPLAYS = 16  # calls that are compared with a call
 RESTARTS = 8  # in a row without a call of a program
@@ -47,12 +48,12 @@ class Replay(NamedTuple):
     # of no concern to the extension
     spec: Any
     kept: Any  # keeps objects alive that `modes` has the addresses of
-    modes_after: list[tuple[Any, ...]]  # (module, mode) that the step sets
+    modes_after: list[tuple[Any, ...]]  # (module, name, value) of the modes that the step sets
 
     def result(self, leaves: list[Any]) -> Any:
         """The result with these leaves. Sets the modes of modules."""
-        for module, training in self.modes_after:
-            module.training = training
+        for module, name, value in self.modes_after:
+            setattr(module, name, value)
         return leaves[0] if self.spec.is_leaf() else tree_unflatten(leaves, self.spec)
 
 
@@ -80,7 +81,7 @@ def _difference(before: str, after: str) -> str:
 def _problem(before: _trace.Program, after: _trace.Program, same_numbers: bool, own_change: str) -> str:
     """How two traces differ; nothing if calls of the second do what the step does. `same_numbers`: whether
     optimizers have the same numbers after both. `own_change`: the place that the step reads and changes."""
-    if before.blob != after.blob:
+    if not _core.same_steps(before.program, after.program):
         return f"its operators are not the same in each call:{_difference(before.text, after.text)}"
     if not _core.same_sources(before.program, after.program):
         return ("in each call it reads other tensors from outside, or sends them from host memory. Write "
@@ -152,7 +153,8 @@ class Captured:
 
     def __init__(self, step: Callable[..., Any]) -> None:
         self._step = step
-        self._warm = False
+        self._cold = True  # the next call runs line by line
+        self._begun = 0  # calls that have run line by line
         self._variants: dict[Any, _Variant] = {}
         self._restarts = 0
         self._replays: dict[Any, Replay] = {}
@@ -180,11 +182,11 @@ class Captured:
     def _call(self, call: _Call) -> Any:
         if any(each.requires_grad for each in call.tensors):
             raise ValueError("an argument of a captured step cannot require a gradient: detach() it")
-        if not self._warm:
+        if self._cold:
             return self._first(call)
         if self._leaves:
             self._note_gradients()
-        key = (call.key(), *[module.training for module in self._modules.values()],
+        key = (call.key(), *[value for _, _, value in modes(self._modules)],
                *[leaf.grad is None for leaf in self._leaves.values()])
         variant = self._variants.setdefault(key, _Variant())
         if variant.ready:
@@ -217,7 +219,9 @@ class Captured:
             modes=_trace.bridge.modes(), trained=modules,
             training=[module.training for module in modules], key_leaves=leaves,
             have_gradient=[leaf.grad is not None for leaf in leaves], state=guards.state,
-            attributes=guards.attributes, unchanged=guards.reads.check, host=guards.host,
+            attributes=[*guards.attributes, *((module.__dict__, name, value) for module, name, value
+                                              in modes(self._modules) if name != "training")],
+            unchanged=guards.reads.check, host=guards.host,
             leaves=guards.leaves, gradients=guards.gradients, step=program.step, written=program.written,
             own_written=guards.written, results=program.leaves, spec=program.spec,
             kept=_get_current_function_mode_stack(), modes_after=guards.modes)
@@ -231,14 +235,27 @@ class Captured:
         self._replays[key] = replay
 
     def _first(self, call: _Call) -> Any:
-        """Runs the step line by line: optimizers make their state, and lazy modules their parameters."""
-        guards, watch = Guards({}), _trace.Watch()
+        """Runs the step line by line: optimizers make their state, lazy modules their parameters, and
+        DistributedDataParallel, in its second or third step, other buckets."""
+        guards = Guards({})
+
+        watch = _trace.Watch(lambda: any(map(averages, guards.modules.values())))
         with guards.seeing(), watch:
             result = tree_map(_detached, call.run(guards.run, self._step, call.tensors))
         # Modules that the step makes are other ones in each call, so that later calls add none.
         self._modules = guards.all_modules()
         self._leaves.update(watch.leaves)
-        self._warm = True
+        for parameter in tree_leaves([each._parameters for each in self._modules.values()]):
+            if parameter is not None:
+                _trace.refuse_class(parameter)
+        self._begun += 1
+        averaging = [*filter(averages, guards.modules.values())]
+        if any(each.find_unused_parameters and not each.static_graph for each in averaging):
+            raise RuntimeError(
+                "DistributedDataParallel with find_unused_parameters=True cannot be a part of a captured "
+                "step, because it reads in each step which parameters other processes use: use "
+                "static_graph=True")
+        self._cold = self._begun < BEGIN and not all(each._has_rebuilt_buckets for each in averaging)
         return result
 
     def _note_gradients(self) -> None:

@@ -7,12 +7,14 @@ by operator, with one warning for each function.
 
 from __future__ import annotations
 
+import operator
 import re
 import warnings
 from typing import Any
 
 import torch
 from torch._dynamo import trace_rules
+from torch.utils.checkpoint import CheckpointPolicy
 
 from . import _trace
 
@@ -23,7 +25,7 @@ PROGRAMS = 16  # of a graph: one for each combination of sizes
 _LINE = re.compile(r'File "(.+)", line (\d+), in (.+)')
 _warned: set[tuple[str, str]] = set()  # files and names of functions
 
-# Collectives are no part of a graph: PyTorch's compiler does not look at the code of their backend.
+# PyTorch's compiler does not look at the code of the collectives' backend.
 trace_rules.add("teletensor.integrations")
 
 
@@ -110,6 +112,19 @@ def _compiled(graph: Any, _: Any) -> Any:
     return make_boxed_func(_Graph(graph))
 
 
+def _partition(joint: Any, *arguments: Any, **options: Any) -> Any:
+    """PyTorch's default partition, in which a checkpoint keeps its random numbers: the operators with
+    which PyTorch draws them again in the backward are for other devices."""
+    from torch._functorch.partitioners import default_partition
+
+    for node in joint.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            for each in (node, *(user for user in node.users if user.target is operator.getitem)):
+                if "recompute" in each.meta:
+                    each.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return default_partition(joint, *arguments, **options)
+
+
 def backend(graph: Any, inputs: Any, **options: Any) -> Any:
     """The compiler of `torch.compile(backend="teletensor")`. It has no options; a mode has no effect."""
     from torch._dynamo.backends.common import aot_autograd
@@ -119,4 +134,5 @@ def backend(graph: Any, inputs: Any, **options: Any) -> Any:
         warnings.warn(f"the backend teletensor has no modes: mode={mode!r} has no effect", stacklevel=2)
     if options:
         raise ValueError(f"the backend teletensor has no options, but was given {', '.join(options)}")
-    return aot_autograd(fw_compiler=_compiled, bw_compiler=_compiled)(graph, inputs)
+    compiler = aot_autograd(fw_compiler=_compiled, bw_compiler=_compiled, partition_fn=_partition)
+    return compiler(graph, inputs)

@@ -17,6 +17,9 @@ from . import _bytes
 
 OutOfMemoryError = torch.OutOfMemoryError
 
+# torch.utils.checkpoint repeats the random numbers of a device that has this.
+_initialized = True
+
 # Of operators that are given none. The package sets it when the extension is there.
 default_generator: torch.Generator = torch.default_generator
 

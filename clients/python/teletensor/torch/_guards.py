@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from .. import _core
 from . import _trace
 
-__all__ = ["Guards"]
+__all__ = ["Guards", "averages", "modes"]
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
 
@@ -28,6 +29,26 @@ def _is_constant(value: Any) -> bool:
         return all(map(_is_constant, value))
     return (value is None or type(value) in (bool, int, float, complex, str)
             or isinstance(value, (type, *_FUNCTIONS)))
+
+
+def averages(module: torch.nn.Module) -> bool:
+    """Returns whether a module is a DistributedDataParallel, which in its first steps notes in host memory
+    which parameters a step uses, and then reads how other processes sort them into buckets."""
+    found = sys.modules.get("torch.nn.parallel.distributed")
+    return found is not None and isinstance(module, found.DistributedDataParallel)
+
+
+def _names(module: torch.nn.Module) -> tuple[str, ...]:
+    if averages(module):
+        return ("training", "require_backward_grad_sync", "require_forward_param_sync")
+    return ("training",)
+
+
+def modes(modules: dict[int, torch.nn.Module]) -> list[tuple[torch.nn.Module, str, Any]]:
+    """(module, name, value) of the modes of modules: "training", and of a DistributedDataParallel whether
+    it averages, as no_sync() changes it."""
+    return [(module, name, getattr(module, name))
+            for module in modules.values() for name in _names(module)]
 
 
 class Guards:
@@ -42,7 +63,7 @@ class Guards:
         self._known = known
         self.modules: dict[int, torch.nn.Module] = {}
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
-        self._before = [(module, module.training) for module in known.values()]
+        self._before = modes(known)
         self.reads = _core.Guards()
         self.own_change = ""  # the first place that the step has read and then changed
 
@@ -77,7 +98,8 @@ class Guards:
                 reads.know(each)
         for module in self._known.values():
             reads.know(module)
-            reads.overlook(module.__dict__, "training")
+            for name in _names(module):
+                reads.overlook(module.__dict__, name)
         try:
             return reads.run(step, args, kwargs)
         finally:
@@ -86,8 +108,8 @@ class Guards:
     def settle(self, watch: _trace.Watch) -> None:
         """Notes the state after the step."""
         self.own_change = self.reads.why()
-        self.modes = [(module, module.training) for module, before in self._before
-                      if module.training != before]
+        self.modes = [(module, name, getattr(module, name)) for module, name, before in self._before
+                      if getattr(module, name) != before]
         self.leaves = list(watch.leaves.values())
         self.gradients = [each.grad for each in self.leaves]
         self.host = [(each, each._version) for each in watch.outside()]
@@ -101,7 +123,7 @@ class Guards:
         self.attributes = [
             (module.__dict__, name, value) for module in self.modules.values()
             for name, value in module.__dict__.items()
-            if not (name == "forward" or name == "training" and id(module) in self._known)
+            if not (name == "forward" or name in _names(module) and id(module) in self._known)
             and _is_constant(value)]
 
     def _other_tensors(self, watch: _trace.Watch) -> list[torch.Tensor]:
@@ -172,8 +194,8 @@ class Guards:
 
     def set_modes(self) -> None:
         """Gives the modules the modes that the step gives them."""
-        for module, training in self.modes:
-            module.training = training
+        for module, name, value in self.modes:
+            setattr(module, name, value)
 
     def set_gradients(self) -> None:
         """Gives the leaves the gradients that they had after the step."""

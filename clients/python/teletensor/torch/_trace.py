@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from .. import _core
 from ..jit._capture import contents
 
-__all__ = ["PACKAGES", "Program", "Watch", "bridge", "copies", "exact", "line", "trace"]
+__all__ = ["PACKAGES", "Program", "Watch", "bridge", "copies", "exact", "line", "refuse_class", "trace",
+           "wrote"]
 
 PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
@@ -48,12 +50,23 @@ def exact(leaf: Any) -> Any:
     return (leaf.real.hex(), leaf.imag.hex()) if type(leaf) is complex else leaf
 
 
+def refuse_class(tensor: torch.Tensor) -> None:
+    """NotImplementedError for a tensor that consists of other tensors."""
+    if is_traceable_wrapper_subclass(tensor):
+        raise NotImplementedError(
+            f"{line()}a captured step cannot have tensors of the class {type(tensor).__name__}, such as "
+            "the parameters of fully_shard and parallelize_module: call the step without capture")
+
+
 class Watch(TorchDispatchMode):  # type: ignore[misc]
     """Sees the tensors of the operators that run in its block, and refuses a write to host memory that
-    existed before, because a later call of the program would not do it."""
+    existed before, because a later call of the program would not do it, unless `lenient()`."""
 
-    def __init__(self) -> None:
+    supports_higher_order_operators = True
+
+    def __init__(self, lenient: Callable[[], bool] = lambda: False) -> None:
         super().__init__()
+        self._lenient = lenient
         self._made: set[int] = set()  # storages in host memory
         # storages of the device: whether they are still there, and their addresses
         self._storages: dict[int, tuple[Any, int]] = {}
@@ -63,13 +76,22 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         self._read: dict[int, weakref.ref[torch.Tensor]] = {}  # tensors on these
         self._written: dict[int, weakref.ref[torch.Tensor]] = {}  # of the device
         self._written_storages: set[int] = set()
+        self._outer: Watch | None = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         for each in tree_leaves((args, kwargs)):
             if isinstance(each, torch.Tensor):
                 self._sees(each, False)
-        self._check(func, args, kwargs)
+        if isinstance(func, HigherOrderOperator):
+            # torch.compile makes an operator of the program's own, which writes to arguments, one that
+            # writes to copies of them. Others contain functions, whose operators would not be seen.
+            if not func.name().startswith("auto_functionalized"):
+                raise NotImplementedError(
+                    f"{line()}PyTorch's operator {func.name()} runs functions of its own and cannot be a "
+                    "part of a captured step; torch.where can replace torch.cond")
+        else:
+            self._check(func, args, kwargs)
         result = func(*args, **kwargs)
         for each in tree_leaves(result):
             if isinstance(each, torch.Tensor):
@@ -77,6 +99,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def _sees(self, tensor: torch.Tensor, made: bool) -> None:
+        refuse_class(tensor)
         if tensor.layout is not torch.strided:
             raise NotImplementedError(
                 f"{line()}a captured step cannot have tensors of the layout {tensor.layout}, such as "
@@ -113,12 +136,26 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
                     self._written[id(whole)] = weakref.ref(whole)
                     self._written_storages.add(each.untyped_storage()._cdata)
                 if (isinstance(each, torch.Tensor) and each.device.type == "cpu"
-                        and each.untyped_storage()._cdata not in self._made):
+                        and each.untyped_storage()._cdata not in self._made and not self._lenient()):
                     raise RuntimeError(
                         f"{line()}a captured step cannot write to a tensor in host memory ({func}): its "
                         "later calls would not. Keep the tensor on the device; an optimizer that has the "
                         "option capturable=True or fused=True needs it, any other one's step() must be "
                         "called outside of the step")
+
+    def __enter__(self) -> Any:
+        global _watch
+        self._outer, _watch = _watch, self
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        global _watch
+        _watch = self._outer
+        super().__exit__(*error)
+
+    def wrote(self, tensor: torch.Tensor) -> None:
+        """Takes note of a write that is no operator of PyTorch, as that of a collective."""
+        self._written_storages.add(tensor.untyped_storage()._cdata)
 
     def made(self, tensors: list[torch.Tensor]) -> None:
         """Takes the tensors for such that operators have made."""
@@ -148,6 +185,15 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         return [(weak, address) for weak, address in self._storages.values() if not weak.expired()]
 
 
+_watch: Watch | None = None  # the one whose block is running
+
+
+def wrote(tensor: torch.Tensor) -> None:
+    """Takes note of a collective's write to a tensor of the device."""
+    if _watch is not None:
+        _watch.wrote(tensor)
+
+
 class Program:
     """A traced function: its program, and how its result is made of the program's."""
 
@@ -159,7 +205,6 @@ class Program:
         self.spec, self.leaves = spec, leaves
         self.written: list[int] = []  # arguments that the function writes to
         self.text: str = program.text()
-        self.blob: bytes = program.serialize()
         self.step: Any = None
 
     def finish(self) -> None:
