@@ -52,6 +52,9 @@ def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"nanmean(): expected input to have floating point dtype but got "
                            f"{input.dtype.name}")
+    if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
+        raise RuntimeError("nanmean(): could not infer output dtype. Optional dtype must be either a "
+                           f"floating point or complex dtype. Got: {dtype}")
     count = ops["sum"](ops["logical_not"](ops["isnan"](input)), dim, keepdim)
     return ops["div"](nansum(input, dim, keepdim, dtype=dtype), count)
 
@@ -235,7 +238,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
 
 def histc(input: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
     """The number of elements in each of `bins` equal bins between min and max (the extremes of the data if
-    both are 0)."""
+    the two are equal)."""
     if bins <= 0:
         raise RuntimeError("bins must be > 0")
     if min > max:
@@ -251,7 +254,7 @@ def histc(input: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
         return ops["slice"](counts, 0, 0, bins, 1)
     low: Any = ops["full"](float(min), (), dtype, x.device)
     high: Any = ops["full"](float(max), (), dtype, x.device)
-    if min == max == 0:
+    if min == max:
         low, high = ops["min"](x), ops["max"](x)
     same = ops["eq"](low, high)
     low, high = ops["where"](same, low - 1, low), ops["where"](same, high + 1, high)
