@@ -140,3 +140,20 @@ def test_distributions_outside_of_their_support(tt):
     assert d.Pareto(1.0, 2.0, validate_args=False).cdf(tt.tensor([-0.5, 0.5, 2.0])).tolist() == [0.0, 0.0, 0.75]
     values = d.GeneralizedPareto(0.0, 1.0, tt.tensor([0.1, 0.0, -0.5]), validate_args=False).cdf(tt.tensor(-0.5))
     assert values.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_running_results_do_not_stop_growing(tt):
+    large = tt.cat([tt.tensor([2.0**24]), tt.ones(8)])
+    for x in (large, tt.complex(large, large).real, large.reshape(-1, 1).expand(9, 5)[:, 3]):
+        assert x.cumsum(0)[-1].item() == 2.0**24 + 8
+    assert tt.complex(large, -large).cumsum(0)[-1].item() == (2.0**24 + 8) * (1 - 1j)
+    assert large.reshape(-1, 1).repeat(1, 40).cumsum(0)[-1].tolist() == [2.0**24 + 8] * 40
+    assert tt.full((10**6,), 1 + 2.0**-23).cumprod(0)[-1].item() == pytest.approx((1 + 2.0**-23) ** 10**6, rel=1e-6)
+    x = tt.cat([tt.tensor([20.0]), tt.full((100000,), 2.0)])
+    assert x.logcumsumexp(0)[-1].item() == pytest.approx(20 + np.log1p(1e5 * np.exp(-18.0)), abs=2e-6)
+
+
+def test_counts_above_the_integers_of_float32(tt):
+    x = tt.ones(1).expand(2**24 + 2)
+    assert tt.histc(x, 3, 0, 3).tolist() == [0, 2**24 + 2, 0]
+    assert tt.histogram(x, 3, range=(0.0, 3.0))[0].tolist() == [0, 2**24 + 2, 0]
