@@ -161,14 +161,35 @@ void batch_full(BatchContext& c) {
 // The memory of each sample begins at a multiple of the batch's stride.
 void batch_as_strided(BatchContext& c) {
   static const OpRef as_strided("as_strided");
-  const Var x = c.front(0);
+  Var x = c.front(0);
   if (!x.is_tensor()) return c.give({});
+  if (x.layout().geometry.strides[0] == 0 && c.size() > 1) {
+    // All samples show the same memory, so a gradient of one of them would reach the others.
+    static const OpRef clone("clone"), relayout("relayout");
+    Dims strides{core::numel(x.shape()) / c.size()};
+    for (int d = 1; d < x.rank(); ++d) {
+      strides.push_back(x.layout().geometry.strides[d]);
+    }
+    x = apply(relayout, {apply(clone, {x})}, {Attribute::of(strides)});
+    if (!x.is_tensor()) return c.give({});
+  }
   const core::Geometry& g = x.layout().geometry;
   Dims sizes{c.size()}, strides{g.strides[0]};
   for (const std::int64_t n : c.attributes().ints(0)) sizes.push_back(n);
   for (const std::int64_t n : c.attributes().ints(1)) strides.push_back(n);
   const Attributes& a = c.attributes();
   c.give(apply(as_strided, {x}, with(with(a, 0, Attribute::of(sizes)), 1, Attribute::of(strides))));
+}
+
+// A number has one window, without a dimension of windows.
+void batch_unfold(BatchContext& c) {
+  static const OpRef unfold("unfold"), slice("slice");
+  const Attributes& a = c.attributes();
+  if (c.rank(0) == 0)
+    return c.give(
+        apply(slice, {padded(c.front(0), 1)}, {Attribute::of(1), Attribute::of(0), a.at(1)}));
+  const std::int64_t dim = wrapped(a.integer(0), c.rank(0)) + 1;
+  c.give(apply(unfold, {c.front(0)}, with(a, 0, Attribute::of(dim))));
 }
 
 // ---------------------------------------------------------------- batches: reductions
@@ -315,7 +336,11 @@ void batch_take(BatchContext& c) {
   if (!c.batched(0)) return c.give(apply(take, {c.own(0), c.front(1)}));
   const Var index = c.front(1);
   const std::int64_t each = core::numel(index.shape()) / std::max<std::int64_t>(c.size(), 1);
-  const Var out = apply(gather, {flat(c), reshape(index, {c.size(), each})}, {Attribute::of(1)});
+  const Var x = flat(c);
+  if (!x.is_tensor() || !index.is_tensor()) return c.give({});
+  const Var from_end = index + Var(core::Number::of_int(x.shape()[1]));
+  const Var place = where(binary("lt", index, Var(0)), from_end, index);
+  const Var out = apply(gather, {x, reshape(place, {c.size(), each})}, {Attribute::of(1)});
   c.give(reshape(out, index.shape()));
 }
 
@@ -528,6 +553,7 @@ std::vector<Row> rows() {
       {"unsqueeze", kLinear, kFront},
       {"diagonal", kLinear, kFront},
       {"unbind", kLinear, kFront},
+      {"unfold", kLinear, kSlices, batch_unfold},
       {"split_with_sizes", kLinear, kFront},
       {"index_region", kLinear, kSlices, [](BatchContext& c) { batch_region(c, "index_region"); }},
       {"scatter_region", kLinear, kSlices,

@@ -252,6 +252,14 @@ void bincount(Call& c) {
               {Attribute::of(0)}));
 }
 
+// The number of occurrences of each index below `size`, counted as integers, because float32
+// numbers stop growing at 2^24.
+Var occurrences(Call& c, const Var& index, std::int64_t size, DType dtype) {
+  const Var zeros = filled(c, Dims{size}, Number::of_int(0), DType::kI64);
+  const Var ones = filled(c, index.shape(), Number::of_int(1), DType::kI64);
+  return ops::cast(made("index_add", {zeros, index, ones}, {Attribute::of(0)}), dtype);
+}
+
 void histc(Call& c) {
   const Var x = flat(c.var("self"));
   if (x.absent()) return;
@@ -271,9 +279,8 @@ void histc(Call& c) {
   const Var place =
       clamped(ops::unary("floor", (x - low) * count / (high - low)), 0, Number::of_int(bins - 1));
   const Var index = ops::cast(ops::where(inside, place, count), DType::kI64);
-  const Var zeros = filled(c, Dims{bins + 1}, Number::of_int(0), x.dtype());
-  const Var ones = filled(c, x.shape(), Number::of_int(1), x.dtype());
-  c.give(slice(made("index_add", {zeros, index, ones}, {Attribute::of(0)}), 0, 0, bins));
+  if (index.absent()) return;
+  c.give(slice(occurrences(c, index, bins + 1, x.dtype()), 0, 0, bins));
 }
 
 // The ends of `bins` bins of a column, between the limits that are given or its extremes.
@@ -352,10 +359,14 @@ Var counts_of(Call& c, const Grid& grid) {
   if (index.absent()) return {};
   const DType dtype = grid.points.dtype();
   const Var weight = c.var("weight");
-  const Var source = weight.absent() ? filled(c, index.shape(), Number::of_int(1), dtype)
-                                     : ops::cast(flat(weight), dtype);
-  const Var zeros = filled(c, Dims{total + 1}, Number::of_int(0), dtype);
-  const Var counts = made("index_add", {zeros, index, source}, {Attribute::of(0)});
+  Var counts;
+  if (weight.absent()) {
+    counts = occurrences(c, index, total + 1, dtype);
+  } else {
+    const Var zeros = filled(c, Dims{total + 1}, Number::of_int(0), dtype);
+    const Var source = ops::cast(flat(weight), dtype);
+    counts = made("index_add", {zeros, index, source}, {Attribute::of(0)});
+  }
   Var histogram = ops::reshape(slice(counts, 0, 0, total), shape);
   if (!c.flag("density")) return histogram;
   histogram = histogram / made("sum", {histogram});

@@ -18,8 +18,12 @@ using core::Status;
 Status scan_infer(InferContext& c) {
   TT_RETURN_IF_ERROR(core::normalize_dim(c.attributes.integer(0), c.rank(0), c.op).status());
   const DType own = core::is_inexact(c.dtype(0)) ? c.dtype(0) : DType::kI64;
-  c.add_result(c.attributes.size() > 1 && c.attributes.has(1) ? c.attributes.dtype(1) : own,
-               c.shape(0));
+  const DType dtype = c.attributes.size() > 1 && c.attributes.has(1) ? c.attributes.dtype(1) : own;
+  if (dtype == DType::kBool && c.dtype(0) != DType::kBool) {
+    return c.unimplemented("dtype bool for a tensor of " + std::string(core::name_of(c.dtype(0))) +
+                           "; cast the tensor to bool");
+  }
+  c.add_result(dtype, c.shape(0));
   return {};
 }
 

@@ -301,8 +301,9 @@ void kl_div_vjp(VjpContext& c) {
   if (logarithm) {
     c.give(1, g * unary("exp", t) * (t - x + Var(1)));
   } else {
-    const Var slope = unary("log", t) + Var(1) - x;
-    c.give(1, where(binary("ne", t, Var(0)), g * slope, Var(0)));
+    // xlogy keeps a gradient of 0 where the target has no logarithm.
+    const Var slope = binary("xlogy", g, t) + g * (Var(1) - x);
+    c.give(1, where(binary("ne", t, Var(0)), slope, Var(0)));
   }
 }
 

@@ -131,13 +131,11 @@ template <bool kShifted>
 void xlogy_vjp(VjpContext& c) {
   const Var x = c.operand(0), y = c.operand(1), g = c.gradient();
   if (c.needs(0)) {
-    // If y is a tensor, its logarithm is computed by an op.
-    const Var log = y.is_tensor() ? unary(kShifted ? "log1p" : "log", y)
-                                  : Var(kShifted ? std::log1p(y.number().as_double())
-                                                 : std::log(y.number().as_double()));
+    // g log(y) by the op itself: a gradient of 0 stays 0 where y has no logarithm.
+    const Var slope = binary(kShifted ? "special_xlog1py" : "xlogy", g, y);
     const Var below =
         binary("le", y.is_tensor() ? y : x * Var(0.0) + y, Var(kShifted ? -1.0 : 0.0));
-    c.give(0, g * where(both(equals(x, 0), below), Var(0.0), log));
+    c.give(0, where(both(equals(x, 0), below), Var(0.0), slope));
   }
   if (c.needs(1)) c.give(1, g * x / (kShifted ? plus(y, 1) : y));
 }
@@ -145,9 +143,11 @@ void xlogy_vjp(VjpContext& c) {
 template <bool kBinary>
 void logaddexp_vjp(VjpContext& c) {
   const Var a = c.operand(0), b = c.operand(1), g = c.gradient();
-  const Var weight = unary("sigmoid", (a - b) * Var(kBinary ? 0.6931471805599453 : 1.0));
-  // Equal infinities share the gradient, as equal numbers do.
-  const Var share = where(binary("eq", a, b), Var(0.5), weight);
+  // Equal infinities share the gradient, as equal numbers do. Only infinities are replaced, because
+  // the second derivative at equal numbers is not 0.
+  const Var infinite = both(binary("eq", a, b), unary("isinf", a));
+  const Var distance = where(infinite, Var(0.0), a - b);
+  const Var share = unary("sigmoid", distance * Var(kBinary ? 0.6931471805599453 : 1.0));
   if (c.needs(0)) c.give(0, g * share);
   if (c.needs(1)) c.give(1, g * (Var(1.0) - share));
 }

@@ -28,6 +28,10 @@ Status add_reduced(InferContext& c, DType dtype, std::size_t dims, std::size_t k
 
 // Integers and bools are summed as int64.
 Status sum_infer(InferContext& c) {
+  if (c.attributes.has(2) && c.attributes.dtype(2) == DType::kBool && c.dtype(0) != DType::kBool) {
+    return c.unimplemented("dtype bool for a tensor of " + std::string(core::name_of(c.dtype(0))) +
+                           "; use any, or all for a product, or cast the tensor to bool");
+  }
   const DType own = core::is_inexact(c.dtype(0)) ? c.dtype(0) : DType::kI64;
   return add_reduced(c, c.attributes.has(2) ? c.attributes.dtype(2) : own, 0, 1);
 }
@@ -209,8 +213,10 @@ void give_variance(VjpContext& c, const Var& g, std::uint32_t mask) {
 }
 void var_vjp(VjpContext& c) { give_variance(c, c.gradient(), mask_of(c, 0)); }
 void std_vjp(VjpContext& c) {
-  const Var std = c.result();
-  const Var g = where(binary("eq", std, Var(0)), Var(0), c.gradient() / (std * Var(2)));
+  const Var std = c.result(), zero = binary("eq", std, Var(0));
+  // The divisor is never 0, because the derivative of this derivative would be 0 / 0 otherwise.
+  const Var divisor = where(zero, Var(1), std * Var(2));
+  const Var g = where(zero, Var(0), c.gradient() / divisor);
   give_variance(c, g, mask_of(c, 0));
 }
 
@@ -224,12 +230,17 @@ void norm_vjp(VjpContext& c) {
   const auto unless_zero = [](const Var& what, const Var& value) {
     return where(binary("eq", what, Var(0)), Var(0), value);
   };
+  // Replaces 0 by 1 in what is divided by or raised to a power, because the derivatives of this
+  // derivative would be NaN there otherwise.
+  const auto not_zero = [](const Var& what) {
+    return where(binary("eq", what, Var(0)), Var(1), what);
+  };
   if (p == 0) {
     c.give(0, zeros(c.builder(), c.operand_layout(0)));
   } else if (p == 1) {
     c.give(0, g * direction(x));
   } else if (p == 2) {
-    c.give(0, x * unless_zero(r, g / r));
+    c.give(0, x * unless_zero(r, g / not_zero(r)));
   } else if (p == std::numeric_limits<double>::infinity() ||
              p == -std::numeric_limits<double>::infinity()) {
     const Var equal = binary("eq", unary("abs", x), r);
@@ -237,8 +248,8 @@ void norm_vjp(VjpContext& c) {
     const Var count = dims.empty() ? equal : sum(equal, dims, true);
     c.give(0, where(equal, direction(x) * (g / count), Var(0)));
   } else {
-    const Var power = direction(x) * binary("pow", unary("abs", x), Var(p - 1));
-    c.give(0, unless_zero(x, power) * unless_zero(r, g * binary("pow", r, Var(1 - p))));
+    const Var power = direction(x) * binary("pow", unary("abs", not_zero(x)), Var(p - 1));
+    c.give(0, unless_zero(x, power) * unless_zero(r, g * binary("pow", not_zero(r), Var(1 - p))));
   }
 }
 

@@ -22,8 +22,8 @@ FUNCTIONS = tuple("""
 addbmm addmv addr aminmax any arange baddbmm bartlett_window bernoulli blackman_window bucketize cat
 chain_matmul cholesky_inverse cholesky_solve column_stack concat concatenate conj_physical cross
 cummax cummin diff div divide dstack empty empty_like eye float_power frexp full full_like gather
-geqrf ger hamming_window hann_window histc histogram hstack index_select inner inverse isneginf
-isposinf kaiser_window kron kthvalue ldexp linspace logspace logsumexp lu_solve lu_unpack
+geqrf ger hamming_window hann_window histc histogram hstack index_select inner inverse isin
+isneginf isposinf kaiser_window kron kthvalue ldexp linspace logspace logsumexp lu_solve lu_unpack
 masked_select matrix_power max median min mode msort multinomial multiply mvlgamma nan_to_num
 nanmean nanmedian nanquantile narrow_copy nonzero norm normal ones ones_like ormqr outer polygamma
 prod quantile rand rand_like randint randint_like randn randn_like randperm renorm round row_stack

@@ -93,7 +93,8 @@ def isneginf(input: Tensor) -> Tensor:
 def _two_to(exponent: Any, input: Any) -> Tensor:
     """2 ** exponent; for integer exponents in input's dtype if that is a floating-point dtype."""
     power = ops["pow"](2.0, exponent)
-    integral = isinstance(exponent, Tensor) and not exponent.dtype.is_floating_point
+    integral = isinstance(exponent, Tensor) and not (
+        exponent.dtype.is_floating_point or exponent.dtype.is_complex)
     if integral and isinstance(input, Tensor) and input.dtype.is_floating_point:
         return ops["cast"](power, input.dtype)
     return power

@@ -52,6 +52,9 @@ def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"nanmean(): expected input to have floating point dtype but got "
                            f"{input.dtype.name}")
+    if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
+        raise RuntimeError("nanmean(): could not infer output dtype. Optional dtype must be either a "
+                           f"floating point or complex dtype. Got: {dtype}")
     count = ops["sum"](ops["logical_not"](ops["isnan"](input)), dim, keepdim)
     return ops["div"](nansum(input, dim, keepdim, dtype=dtype), count)
 
@@ -235,7 +238,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
 
 def histc(input: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
     """The number of elements in each of `bins` equal bins between min and max (the extremes of the data if
-    both are 0)."""
+    the two are equal)."""
     if bins <= 0:
         raise RuntimeError("bins must be > 0")
     if min > max:
@@ -246,23 +249,29 @@ def histc(input: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
     dtype = x.dtype
     if not dtype.is_floating_point:
         raise NotImplementedError(f"histc is not implemented for {dtype.name}")
-    counts = ops["full"](0, (bins + 1,), dtype, x.device)
     if x.numel() == 0:
-        return ops["slice"](counts, 0, 0, bins, 1)
+        return ops["full"](0, (bins,), dtype, x.device)
     low: Any = ops["full"](float(min), (), dtype, x.device)
     high: Any = ops["full"](float(max), (), dtype, x.device)
-    if min == max == 0:
+    if min == max:
         low, high = ops["min"](x), ops["max"](x)
     same = ops["eq"](low, high)
     low, high = ops["where"](same, low - 1, low), ops["where"](same, high + 1, high)
     inside = ops["logical_and"](ops["ge"](x, low), ops["le"](x, high))
     place = ops["clamp"](ops["floor"]((x - low) * bins / (high - low)), 0, bins - 1)
     index = ops["cast"](ops["where"](inside, place, float(bins)), _core.int64)
-    total = ops["index_add"](counts, index, ops["full"](1, x._shape, dtype, x.device), 0, 1)
+    total = ops["cast"](_counted(index, bins + 1), dtype)
     # The client does not know the extremes of the data: if they are not finite there are no bins, and all
     # counts become NaN.
     total = ops["where"](ops["isfinite"](high - low), total, math.nan)
     return ops["slice"](total, 0, 0, bins, 1)
+
+
+def _counted(index: Tensor, size: int) -> Tensor:
+    """The number of occurrences of each index below size. They are counted as integers, because float32
+    numbers stop growing at 2^24."""
+    zeros, one = (ops["full"](v, (n,), _core.int64, index.device) for v, n in ((0, size), (1, 1)))
+    return ops["index_add"](zeros, index, ops["expand"](one, index._shape), 0, 1)
 
 
 def _edges(x: Tensor, bins: int, limits: Any, dtype: Any) -> Tensor:
@@ -337,10 +346,12 @@ def _histogram(name: str, input: Tensor, bins: Any, range: Any, weight: Tensor |
         place = at if place is None else place * size + at
         outside = beyond if outside is None else ops["logical_or"](outside, beyond)
     index = ops["where"](outside, total, place)
-    source = ops["expand"](ops["full"](1, (), x.dtype, x.device), index._shape) if weight is None else (
-        ops["reshape"](refusing(weight, name), (-1,)))
-    source = tied(source, ops["reshape"](ops["select"](x, x.dim() - 1, 0), (-1,)))
-    counts = ops["index_add"](ops["full"](0, (total + 1,), x.dtype, x.device), index, source, 0, 1)
+    if weight is None:
+        counts = tied(ops["cast"](_counted(index, total + 1), x.dtype), ops["sum"](x))
+    else:
+        source = tied(ops["reshape"](refusing(weight, name), (-1,)),
+                      ops["reshape"](ops["select"](x, x.dim() - 1, 0), (-1,)))
+        counts = ops["index_add"](ops["full"](0, (total + 1,), x.dtype, x.device), index, source, 0, 1)
     hist: Any = ops["reshape"](ops["slice"](counts, 0, 0, total, 1), shape)
     if density:
         hist = hist / ops["sum"](hist)

@@ -83,23 +83,29 @@ def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0,
 
 # ---------------------------------------------------------------- short-time Fourier transform
 
-_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
-
-
 def _padded(x: Tensor, amount: int, mode: str) -> Tensor:
     """x of shape [batch, n] with `amount` elements added on both sides."""
     n = x._shape[-1]
     if mode == "constant":
         zeros = x.new_zeros(x._shape[0], amount)
         return ops["cat"]([zeros, x, zeros], -1)
-    if mode not in _MODES:
+    if mode not in ("reflect", "replicate", "circular"):
         raise RuntimeError(f"stft: unknown pad_mode {mode!r}")
     if mode == "reflect" and amount >= n:
         raise RuntimeError("stft: Padding size should be less than the corresponding input dimension, "
                            f"but got: padding ({amount}, {amount}) at dimension 2 of input [{n}]")
-    how: Any = _MODES[mode]
-    places: Any = np.pad(np.arange(n), amount, mode=how)
-    return ops["index_select"](x, tensor(places, device=x.device), -1)
+    places = _range(-amount, n + amount, x)
+    if mode == "replicate":
+        places = ops["clamp"](places, 0, n - 1)
+    elif mode == "circular":
+        places = ops["remainder"](places, n)
+    else:
+        places = (n - 1) - ops["abs"]((n - 1) - ops["abs"](places))
+    return ops["index_select"](x, places, -1)
+
+
+def _range(start: int, end: int, like: Tensor) -> Tensor:
+    return ops["arange"](start, end, 1, _core.int64, like.device)
 
 
 def _full_window(window: Tensor | None, length: int, n_fft: int, like: Tensor, name: str) -> Tensor:
@@ -134,8 +140,8 @@ def _framing(name: str, n_fft: int, hop_length: int | None,
 
 def _places(frames: int, hop: int, n_fft: int, like: Tensor) -> Tensor:
     """The indices in the signal of the elements of each frame."""
-    places: Any = (np.arange(frames)[:, None] * hop + np.arange(n_fft)).reshape(-1)
-    return tensor(places, device=like.device)
+    first = ops["unsqueeze"](_range(0, frames, like) * hop, 1)
+    return ops["reshape"](first + _range(0, n_fft, like), (-1,))
 
 
 def stft(input: Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
@@ -173,10 +179,7 @@ def stft(input: Tensor, n_fft: int, hop_length: int | None = None, win_length: i
     n = x._shape[-1]
     if n_fft > n:
         raise RuntimeError(f"stft: expected 0 < n_fft <= {n}, but got n_fft={n_fft}")
-    frames = 1 + (n - n_fft) // hop
-    cut = ops["index_select"](x, _places(frames, hop, n_fft, x), -1)
-    cut = cut.reshape(x._shape[0], frames, n_fft)
-    cut = cut * _full_window(window, win, n_fft, x, "stft")
+    cut = ops["unfold"](x, -1, n_fft, hop) * _full_window(window, win, n_fft, x, "stft")
     transform = fft.rfft if onesided else fft.fft
     out = transform(cut, norm="ortho" if normalized else None).transpose(1, 2)
     out = out.squeeze(0) if input.dim() == 1 else out

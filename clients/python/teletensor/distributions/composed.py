@@ -342,6 +342,12 @@ class MixtureSameFamily(Distribution):
         own = self.component_distribution.log_prob(wide)
         return tt.logsumexp(own + tt.log_softmax(self.mixture_distribution.logits, -1), -1)
 
+    def cdf(self, value: Any) -> Tensor:
+        """The probability that a sample is at most the value."""
+        probs = self.mixture_distribution.probs
+        wide = self._at(value, probs).unsqueeze(self._dim)
+        return (self.component_distribution.cdf(wide) * probs).sum(-1)
+
 
 @register_kl(Independent, Independent)
 def _independents(p: Independent, q: Independent) -> Tensor:

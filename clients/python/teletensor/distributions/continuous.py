@@ -352,7 +352,8 @@ class Pareto(Distribution):
 
     def cdf(self, value: Any) -> Tensor:
         """The probability that a sample is at most the value."""
-        return 1 - (self.scale / self._at(value, self.scale)) ** self.alpha
+        value = self._at(value, self.scale)
+        return 1 - (self.scale / tt.maximum(value, self.scale)) ** self.alpha
 
     def icdf(self, value: Any) -> Tensor:
         """The value at which cdf is the given probability."""
@@ -414,7 +415,7 @@ class Kumaraswamy(Distribution):
 
     def cdf(self, value: Any) -> Tensor:
         """The probability that a sample is at most the value."""
-        value = self._at(value, self.concentration1)
+        value = self._at(value, self.concentration1).clamp(0.0, 1.0)
         result: Tensor = 1 - (1 - value**self.concentration1) ** self.concentration0
         return result
 
@@ -516,7 +517,7 @@ class MultivariateNormal(Distribution):
         return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     def log_prob(self, value: Any) -> Tensor:
-        distance = (self._at(value, self.loc) - self.loc).unsqueeze(-1)
+        distance = (self._at(value, self.loc) - self.loc).to(self.loc.dtype).unsqueeze(-1)
         shape = tt.broadcast_shapes(distance.shape[:-2], self.scale_tril.shape[:-2])
         factor = self.scale_tril.expand((*shape, *self.scale_tril.shape[-2:]))
         solved = linalg.solve_triangular(

@@ -11,7 +11,14 @@ from .. import _api as tt
 from .._tensors.tensor import Tensor
 from ..nn import functional as F
 from . import constraints
-from .distribution import Distribution, ExponentialFamily, broadcast, kl_divergence, register_kl
+from .distribution import (
+    Distribution,
+    ExponentialFamily,
+    broadcast,
+    kl_divergence,
+    register_kl,
+    shape_of_probs,
+)
 from .gammas import Gamma
 from .kinds import Categorical
 
@@ -127,6 +134,8 @@ class Binomial(Distribution):
         """The values that can be drawn."""
         return constraints.integer_interval(0, self.total_count)
 
+    param_shape = property(shape_of_probs)
+
     def __init__(self, total_count: Any = 1, probs: Any = None, logits: Any = None,
                  validate_args: bool | None = None) -> None:  # fmt: skip
         given, scores = _one_of(probs, logits)
@@ -182,6 +191,8 @@ class NegativeBinomial(Distribution):
     }
     support = constraints.nonnegative_integer
 
+    param_shape = property(shape_of_probs)
+
     def __init__(self, total_count: Any, probs: Any = None, logits: Any = None,
                  validate_args: bool | None = None) -> None:  # fmt: skip
         given, scores = _one_of(probs, logits)
@@ -235,6 +246,8 @@ class Multinomial(Distribution):
         self.total_count = total_count
         self._categorical = Categorical(probs, logits, validate_args)
         super().__init__(self._categorical.batch_shape, self.probs.shape[-1:], validate_args=validate_args)
+
+    param_shape = property(shape_of_probs)
 
     @property
     def probs(self) -> Tensor:
@@ -293,6 +306,8 @@ class OneHotCategorical(Distribution):
     ) -> None:
         self._categorical = Categorical(probs, logits, validate_args)
         super().__init__(self._categorical.batch_shape, self.probs.shape[-1:], validate_args=validate_args)
+
+    param_shape = property(shape_of_probs)
 
     @property
     def probs(self) -> Tensor:

@@ -12,7 +12,10 @@ from .._tensors.tensor import Size, Tensor
 from ..autograd import enable_grad, grad
 from .constraints import Constraint, is_dependent
 
-__all__ = ["Distribution", "ExponentialFamily", "as_value", "broadcast", "kl_divergence", "register_kl"]
+__all__ = [
+    "Distribution", "ExponentialFamily", "as_value", "broadcast", "kl_divergence", "register_kl",
+    "shape_of_probs",
+]
 
 
 class Distribution:
@@ -275,6 +278,12 @@ class ExponentialFamily(Distribution):
         for p, slope in zip(parameters, slopes, strict=True):
             result = result - (p * slope).reshape(*self._batch_shape, -1).sum(-1)
         return result
+
+
+def shape_of_probs(self: Any) -> Size:
+    """The shape of `probs`, which is also that of `logits`."""
+    shape: Size = self.probs.shape
+    return shape
 
 
 def as_value(value: Any, like: Tensor) -> Tensor:

@@ -10,7 +10,14 @@ from .. import _api as tt
 from .._tensors.tensor import Tensor
 from ..nn import functional as F
 from . import constraints
-from .distribution import Distribution, ExponentialFamily, as_value, broadcast, register_kl
+from .distribution import (
+    Distribution,
+    ExponentialFamily,
+    as_value,
+    broadcast,
+    register_kl,
+    shape_of_probs,
+)
 
 __all__ = ["Bernoulli", "Categorical", "Exponential", "Normal", "Uniform"]
 
@@ -171,6 +178,8 @@ class _Discrete(Distribution):
 
     _probs: Tensor | None = None
     _logits: Tensor | None = None
+
+    param_shape = property(shape_of_probs)
 
     def _given(self, probs: Any, logits: Any) -> Tensor:
         if (probs is None) == (logits is None):

@@ -365,7 +365,7 @@ class GeneralizedPareto(Distribution):
 
     def cdf(self, value: Any) -> Tensor:
         """The probability that a sample is at most the value."""
-        z = (self._at(value, self.loc) - self.loc) / self.scale
+        z = ((self._at(value, self.loc) - self.loc) / self.scale).clamp(min=0)
         flat, k = self._parts()
         above: Tensor = tt.where(flat, (-z).exp(), (-tt.log1p(k * z) / k).exp())
         return 1 - above

@@ -14,7 +14,7 @@ from ..nn import functional as F
 from . import constraints
 from .composed import TransformedDistribution
 from .discrete import OneHotCategorical
-from .distribution import Distribution, ExponentialFamily, as_value
+from .distribution import Distribution, ExponentialFamily, as_value, shape_of_probs
 from .kinds import Bernoulli, Categorical, Normal
 from .transforms import ExpTransform, StickBreakingTransform
 
@@ -130,6 +130,8 @@ class ContinuousBernoulli(ExponentialFamily):
     has_rsample = True
     arg_constraints: Any = {"probs": constraints.unit_interval, "logits": constraints.real}
     support = constraints.unit_interval
+
+    param_shape = property(shape_of_probs)
 
     def __init__(self, probs: Any = None, logits: Any = None, lims: tuple[float, float] = (0.499, 0.501),
                  validate_args: bool | None = None) -> None:  # fmt: skip

@@ -273,6 +273,12 @@ class PowerTransform(Transform):
         return (self.exponent * y / x).abs().log()
 
 
+def _clipped_sigmoid(x: Tensor) -> Tensor:
+    """sigmoid(x), limited so that its logarithm and that of 1 - sigmoid(x) are finite."""
+    limits = tt.finfo(x.dtype)
+    return tt.sigmoid(x).clamp(limits.tiny, 1.0 - limits.eps)
+
+
 class SigmoidTransform(Transform):
     """1 / (1 + exp(-x))."""
 
@@ -280,8 +286,7 @@ class SigmoidTransform(Transform):
     sign = 1
 
     def _call(self, x: Tensor) -> Tensor:
-        limits = tt.finfo(x.dtype)
-        return tt.sigmoid(x).clamp(limits.tiny, 1.0 - limits.eps)
+        return _clipped_sigmoid(x)
 
     def _inverse(self, y: Tensor) -> Tensor:
         limits = tt.finfo(y.dtype)
@@ -362,7 +367,7 @@ class StickBreakingTransform(Transform):
         return counts.log()
 
     def _call(self, x: Tensor) -> Tensor:
-        z = tt.sigmoid(x - self._offset(x.shape[-1], x))
+        z = _clipped_sigmoid(x - self._offset(x.shape[-1], x))
         left = (1 - z).cumprod(-1)
         return F.pad(z, (0, 1), value=1.0) * F.pad(left, (1, 0), value=1.0)
 

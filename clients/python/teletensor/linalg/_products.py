@@ -93,6 +93,8 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *,
 
 def cond(A: Tensor, p: Any = None) -> Tensor:
     """The condition number: norm(A, p) * norm(inv(A), p), the 2-norm unless p is given."""
+    if A.numel() == 0 and A.dim() >= 2:
+        return ops["full"](0, A._shape[:-2], A.dtype.to_real(), A.device)
     if p is None or p in (2, -2):
         values = svdvals(A)
         large, small = values.select(-1, 0), values.select(-1, -1)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import _api as tt, linalg
+from .._tensors.generator import Generator
 from .._tensors.tensor import Tensor
 
 __all__ = [
@@ -43,16 +44,21 @@ __all__ = [
 ]
 
 
-def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
-    """Fills the tensor with uniform random numbers in [a, b)."""
+def uniform_(
+    tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None
+) -> Tensor:
+    """Fills the tensor with uniform random numbers in [a, b), drawn by `generator` or by the default
+    generator."""
     with tt.no_grad():
-        return tensor.uniform_(a, b)
+        return tensor.uniform_(a, b, generator=generator)
 
 
-def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+def normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None
+) -> Tensor:
     """Fills the tensor with normal random numbers with the given mean and standard deviation."""
     with tt.no_grad():
-        return tensor.normal_(mean, std)
+        return tensor.normal_(mean, std, generator=generator)
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
@@ -80,25 +86,9 @@ def eye_(tensor: Tensor) -> Tensor:
         return tensor.copy_(tt.eye(rows, columns, dtype=tensor.dtype, device=tensor.device))
 
 
-def _erfinv(x: Tensor) -> Tensor:
-    """The inverse error function, accurate to about 1e-6: Giles 2010, "Approximating the erfinv
-    function"."""
-    w = -tt.log((1.0 - x) * (1.0 + x))
-    near, far = w - 2.5, w.sqrt() - 3.0
-    small = tt.full_like(x, 2.81022636e-08)
-    for c in (3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
-              -0.00417768164, 0.246640727, 1.50140941):  # fmt: skip
-        small = small * near + c
-    large = tt.full_like(x, -0.000200214257)
-    for c in (0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
-              0.00943887047, 1.00167406, 2.83297682):  # fmt: skip
-        large = large * far + c
-    series: Tensor = tt.where(w < 5.0, small, large)
-    return series * x
-
-
 def trunc_normal_(
-    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0,
+    generator: Generator | None = None,
 ) -> Tensor:
     """Fills the tensor with normal random numbers limited to [a, b], by applying the inverse distribution
     function to uniform numbers.
@@ -115,8 +105,8 @@ def trunc_normal_(
 
     low, high = 2 * below((a - mean) / std) - 1, 2 * below((b - mean) / std) - 1
     with tt.no_grad():
-        tensor.uniform_(low, high)
-        values = _erfinv(tensor) * (std * math.sqrt(2.0)) + mean
+        tensor.uniform_(low, high, generator=generator)
+        values = tt.erfinv(tensor) * (std * math.sqrt(2.0)) + mean
         return tensor.copy_(values.clamp(a, b))
 
 
@@ -151,19 +141,23 @@ def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
     return shape[1] * receptive, shape[0] * receptive
 
 
-def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def xavier_uniform_(
+    tensor: Tensor, gain: float = 1.0, generator: Generator | None = None
+) -> Tensor:
     """Fills the tensor with uniform random numbers in +-gain sqrt(6 / (fan_in + fan_out)). Source: Glorot,
     Bengio 2010."""
     fan_in, fan_out = _calculate_fan_in_and_fan_out(tensor)
     bound = gain * math.sqrt(2.0 / (fan_in + fan_out)) * math.sqrt(3.0)
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
-def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def xavier_normal_(
+    tensor: Tensor, gain: float = 1.0, generator: Generator | None = None
+) -> Tensor:
     """Fills the tensor with normal random numbers with standard deviation gain sqrt(2 / (fan_in +
     fan_out))."""
     fan_in, fan_out = _calculate_fan_in_and_fan_out(tensor)
-    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / (fan_in + fan_out)))
+    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / (fan_in + fan_out)), generator)
 
 
 def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
@@ -185,24 +179,26 @@ def _nothing_to_fill(tensor: Tensor) -> bool:
 
 
 def kaiming_uniform_(
-    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
 ) -> Tensor:
     """Fills the tensor with uniform random numbers in +-gain sqrt(3 / fan); `a` is the slope of leaky_relu.
     Source: He et al. 2015."""
     if _nothing_to_fill(tensor):
         return tensor
     bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
 def kaiming_normal_(
-    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
 ) -> Tensor:
     """Fills the tensor with normal random numbers with standard deviation gain / sqrt(fan); `a` is the
     slope of leaky_relu."""
     if _nothing_to_fill(tensor):
         return tensor
-    return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))
+    return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     """Fills a weight [out, in, kernel...] of 3 to 5 dimensions so that the convolution is the identity on
@@ -222,7 +218,7 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
         return tensor.copy_(tt.tensor(values, dtype=tensor.dtype, device=tensor.device))
 
 
-def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
+def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = None) -> Tensor:
     """Fills the tensor with a random (semi-)orthogonal matrix times gain; the dimensions after the first
     are flattened. Source: Saxe et al. 2013."""
     if tensor.dim() < 2:
@@ -231,7 +227,9 @@ def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
         return tensor
     rows, columns = tensor.shape[0], tensor.numel() // tensor.shape[0]
     with tt.no_grad():
-        flat = tt.randn(rows, columns, device=tensor.device)
+        # 16-bit numbers have no QR decomposition.
+        dtype = tensor.dtype if tensor.dtype.itemsize > 2 else tt.float32
+        flat = tt.randn(rows, columns, dtype=dtype, device=tensor.device, generator=generator)
         if rows < columns:
             flat = flat.t()
         q, r = linalg.qr(flat)
@@ -242,7 +240,9 @@ def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
         return tensor.copy_(q.reshape(tuple(tensor.shape)) * gain)
 
 
-def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
+def sparse_(
+    tensor: Tensor, sparsity: float, std: float = 0.01, generator: Generator | None = None
+) -> Tensor:
     """Fills a matrix with normal random numbers with standard deviation std, and in each column the
     fraction `sparsity` with zeros. Source: Martens 2010."""
     if tensor.dim() != 2:
@@ -250,8 +250,8 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
     rows, columns = tensor.shape
     zeros = math.ceil(sparsity * rows)
     with tt.no_grad():
-        tensor.normal_(0, std)
-        order = tt.rand(rows, columns, device=tensor.device).argsort(0)
+        tensor.normal_(0, std, generator=generator)
+        order = tt.rand(rows, columns, device=tensor.device, generator=generator).argsort(0)
         return tensor.copy_(tt.where(order < zeros, 0.0, tensor))
 
 

@@ -137,20 +137,25 @@ Status floating_lines(KernelCall& call, std::int64_t cost, F&& line) {
   return {};
 }
 
+// Float32 results would stop growing after some millions of equal elements.
+template <class A>
+using Precise = std::conditional_t<std::is_same_v<A, float>, double, A>;
+
 Status logcumsumexp(KernelCall& call) {
   return floating_lines(call, 30, [&](auto a, const Lines& lines, std::int64_t number) {
     using A = decltype(a);
     const Line<A> x(call.in[0], lines, number), y(call.out[0], lines, number);
-    A sum = -std::numeric_limits<A>::infinity();
+    using R = Precise<A>;
+    R sum = -std::numeric_limits<R>::infinity();
     for (std::int64_t i = 0; i < lines.length(); ++i) {
-      const A value = x.at(i);
+      const R value = x.at(i);
       if (value != value || sum != sum) {
-        sum = std::numeric_limits<A>::quiet_NaN();
+        sum = std::numeric_limits<R>::quiet_NaN();
       } else {
-        const A most = std::max(value, sum), least = std::min(value, sum);
+        const R most = std::max(value, sum), least = std::min(value, sum);
         sum = std::isinf(most) ? most : most + std::log1p(std::exp(least - most));
       }
-      y.set(i, sum);
+      y.set(i, static_cast<A>(sum));
     }
   });
 }
@@ -168,17 +173,17 @@ Status logcumsumexp_weighted(KernelCall& call) {
     const Line<A> g(call.in[0], lines, number), x(call.in[1], lines, number),
         y(call.in[2], lines, number), out(call.out[0], lines, number);
     const std::int64_t n = lines.length();
-    A sum = 0;
+    Precise<A> sum = 0;
     for (std::int64_t k = 0; k < n; ++k) {
       const std::int64_t i = reverse ? n - 1 - k : k;
       if (reverse) {
         if (k > 0) sum *= weight(y.at(i), y.at(i + 1));
         sum += g.at(i);
-        out.set(i, sum * weight(x.at(i), y.at(i)));
+        out.set(i, static_cast<A>(sum * weight(x.at(i), y.at(i))));
       } else {
         if (k > 0) sum *= weight(y.at(i - 1), y.at(i));
         sum += g.at(i) * weight(x.at(i), y.at(i));
-        out.set(i, sum);
+        out.set(i, static_cast<A>(sum));
       }
     }
   });

@@ -1,6 +1,6 @@
 // Kernels of scans along one dimension: cumsum, reverse_cumsum, cumprod, and helpers for the
-// gradients of products. They are sequential along the dimension (with the bits of a plain loop);
-// lines run in parallel.
+// gradients of products. They are sequential along the dimension, with the bits of a plain loop
+// whose running result has double precision; lines run in parallel.
 #include <algorithm>
 #include <array>
 
@@ -11,6 +11,8 @@
 namespace teletensor::backends::cpu {
 namespace {
 
+using core::Complex128;
+using core::Complex64;
 using core::Status;
 
 template <class A>
@@ -32,6 +34,22 @@ A multiply(A a, A b) {
 
 enum class Scan { kSum, kReverseSum, kProduct };
 
+// The type of the running result. A sum of float32 numbers would stop growing at 2^24 times the
+// size of an element, and products would lose a bit at each step.
+template <class A>
+using Running = std::conditional_t<std::is_same_v<A, float>, double,
+                                   std::conditional_t<std::is_same_v<A, Complex64>, Complex128, A>>;
+
+template <class To, class From>
+To converted(From x) {
+  if constexpr (core::kIsComplex<From>) {
+    using T = decltype(To::re);
+    return {static_cast<T>(x.re), static_cast<T>(x.im)};
+  } else {
+    return static_cast<To>(x);
+  }
+}
+
 // Processes several lines at the same time, because each element has to wait only for the previous
 // result of its own line.
 template <class A, Scan kScan, std::size_t kLines>
@@ -41,8 +59,9 @@ void scan_lines(const std::array<Line<A>, kLines>& x, const std::array<Line<A>, 
   constexpr bool kReverse = kScan == Scan::kReverseSum;
   // With a distance of a power of two, blocks would share cache sets.
   A buffer[kLines][kBlock + 16];
-  A running[kLines];
-  std::fill_n(running, kLines, kScan == Scan::kProduct ? A(1) : A(0));
+  using R = Running<A>;
+  R running[kLines];
+  std::fill_n(running, kLines, kScan == Scan::kProduct ? R(1) : R(0));
   for (std::int64_t done = 0; done < length; done += kBlock) {
     const std::int64_t n = std::min(kBlock, length - done);
     const std::int64_t start = kReverse ? length - done - n : done;
@@ -51,8 +70,9 @@ void scan_lines(const std::array<Line<A>, kLines>& x, const std::array<Line<A>, 
 #pragma GCC unroll 4
       for (std::size_t k = 0; k < kLines; ++k) {
         A& value = buffer[k][kReverse ? n - 1 - j : j];
-        running[k] = kScan == Scan::kProduct ? multiply(running[k], value) : add(running[k], value);
-        value = running[k];
+        const R next = converted<R>(value);
+        running[k] = kScan == Scan::kProduct ? multiply(running[k], next) : add(running[k], next);
+        value = converted<A>(running[k]);
       }
     }
     for (std::size_t k = 0; k < kLines; ++k) y[k].store(start, n, buffer[k]);

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 # The distance from 1 to the next larger number of each dtype.
-_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+_EPSILON = {"float32": 2.0**-23, "float64": 2.0**-52}
 
 
 def layer_norm(
@@ -44,7 +44,7 @@ def rms_norm(
     eps: float | None = None,
 ) -> Tensor:
     """x / sqrt(mean(x ** 2) + eps) * weight over the last dimensions, whose sizes are normalized_shape; eps
-    defaults to the machine epsilon of the dtype."""
+    defaults to the machine epsilon of the dtype of the computation, which is float32 for 16-bit input."""
     sizes = tuple(normalized_shape)
     if not sizes or tuple(input.shape[-len(sizes) :]) != sizes:
         raise RuntimeError(
@@ -56,9 +56,9 @@ def rms_norm(
             f"rms_norm: Expected weight to be of same shape as normalized_shape, but got weight of "
             f"shape {list(weight.shape)} and normalized_shape = {list(sizes)}"
         )
-    if eps is None:
-        eps = _EPSILON[str(input.dtype.to_real()).rpartition(".")[2]]
     wide = input.to(tt.float32) if input.dtype in (tt.float16, tt.bfloat16) else input
+    if eps is None:
+        eps = _EPSILON[str(wide.dtype.to_real()).rpartition(".")[2]]
     dims = tuple(range(-len(sizes), 0))
     scale = tt.rsqrt((wide * wide).mean(dims, keepdim=True) + eps)
     result = (wide * scale).to(input.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -487,7 +488,13 @@ def _lp_pool(
     stride: Size | None,
     ceil_mode: bool,
 ) -> Tensor:
-    kernel = sizes(f"lp_pool{spatial}d", "kernel_size", kernel_size, spatial)
+    name = f"lp_pool{spatial}d"
+    if norm_type == 0:
+        raise ValueError(f"{name}: norm_type must not be 0")
+    if math.isinf(norm_type):  # the largest or the smallest magnitude
+        sign = math.copysign(1.0, norm_type)
+        return _max_pool(spatial, sign * input.abs(), kernel_size, stride, 0, 1, ceil_mode)[0] * sign
+    kernel = sizes(name, "kernel_size", kernel_size, spatial)
     count = 1
     for k in kernel:
         count *= k

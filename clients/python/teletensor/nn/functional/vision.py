@@ -38,6 +38,8 @@ def _places(mode: str, size: int, before: int, after: int, like: Tensor) -> Tens
     index = tt.arange(-before, size + after, device=like.device)
     if mode == "replicate":
         return index.clamp(0, size - 1)
+    if size == 0 and before + after > 0:
+        raise RuntimeError(f"pad: mode {mode!r} has nothing to repeat in a dimension of size 0")
     if mode == "circular":
         return tt.remainder(index, size)
     index = index.abs()
