@@ -27,6 +27,15 @@ std::uint64_t number_of(const KnownApply& known) {
   return reinterpret_cast<std::uintptr_t>(&known) / alignof(KnownApply);
 }
 
+// Returns the number of commands up to the last of the first `instructions` instructions.
+std::size_t commands_up_to(std::size_t instructions, std::span<const Command> commands) {
+  std::size_t at = 0;
+  while (at < commands.size() && instructions > 0) {
+    if (!std::holds_alternative<Release>(commands[at++])) --instructions;
+  }
+  return at;
+}
+
 }  // namespace
 
 std::size_t Templates::attempt(std::uint64_t seq, std::span<const Command> commands) {
@@ -66,8 +75,7 @@ std::size_t Templates::attempt(std::uint64_t seq, std::span<const Command> comma
   }
   if (slot.repeated == nullptr) {
     if (slot.lives > 0) --slot.lives;
-    attempt_at_ = seq + slot.unfit;
-    window_ = since_ = 0;
+    skip_unfit(seq, static_cast<std::uint8_t>(place), segment, commands);
     return 0;
   }
   if (!match(slot, commands)) {
@@ -78,6 +86,21 @@ std::size_t Templates::attempt(std::uint64_t seq, std::span<const Command> comma
   if (slots_[last_] != nullptr) slots_[last_]->follower = static_cast<std::uint8_t>(place);
   last_ = static_cast<std::uint8_t>(place);
   return run(seq, slot);
+}
+
+// Executes no template for the unfit instructions at the begin of a segment. A segment that follows
+// such instructions and is unfit too extends them, as far as they are part of the same segment, so
+// that a stream without templates is scanned about once and not once for each instruction.
+void Templates::skip_unfit(std::uint64_t seq, std::uint8_t place, const Segment& segment,
+                           std::span<const Command> commands) {
+  Slot& slot = *slots_[place];
+  if (skipped_.end == seq && slots_[skipped_.slot]->repeated == nullptr) {
+    slots_[skipped_.slot]->unfit += std::min(slot.unfit, skipped_.room);
+  }
+  attempt_at_ = seq + commands_up_to(slot.unfit, commands);
+  const std::size_t room = segment.steps - std::min<std::size_t>(segment.steps, slot.unfit);
+  skipped_ = {attempt_at_, place, static_cast<std::uint16_t>(room)};
+  window_ = since_ = 0;
 }
 
 // Continues a template whose first steps have run.
@@ -113,6 +136,7 @@ Templates::Segment Templates::scan(std::span<const Command> commands) {
     }
     segment.hash = mixed(segment.hash ^ handles << 32, number);
     window_ = window_ << 8 ^ number;
+    ++segment.steps;
     ++since_;
     const bool ends = since_ >= kUsualSteps && (window_ * kFactor) >> (64 - kEndBits) == 0;
     if (!ends && since_ < kMaxSteps) continue;
@@ -296,8 +320,8 @@ void Templates::learn(Slot& slot, std::span<const Command> commands) {
   slot.interner = sink_->interner().number();
   for (std::size_t most = kMaxSteps;;) {
     auto made = core::make_ref<Template>();
-    const std::size_t described = describe(commands, most, slot, *made);
-    slot.unfit = static_cast<std::uint16_t>(described + 1);
+    describe(commands, most, slot, *made);
+    slot.unfit = static_cast<std::uint16_t>(made->steps.size() + 1);
     if (made->steps.size() < kMinSteps) break;
     const std::size_t prepared = sink_->prepare(*made);
     if (prepared == made->steps.size()) {
@@ -319,14 +343,13 @@ void Templates::set(Slot& slot, core::Ref<const Template> repeated) {
   bytes_ += bytes_of(slot.repeated);
 }
 
-std::size_t Templates::describe(std::span<const Command> commands, std::size_t most, Slot& slot,
-                                Template& made) const {
+void Templates::describe(std::span<const Command> commands, std::size_t most, Slot& slot,
+                         Template& made) const {
   slot.steps.clear();
   slot.records.clear();
   std::vector<KnownCall::Tensor> results;
   std::vector<HandleId> inputs;
-  std::size_t at = 0;
-  for (; at < commands.size() && made.steps.size() < most; ++at) {
+  for (std::size_t at = 0; at < commands.size() && made.steps.size() < most; ++at) {
     if (std::holds_alternative<Release>(commands[at])) continue;
     const auto* repeated = std::get_if<Repeated>(&commands[at]);
     if (repeated == nullptr ||
@@ -334,7 +357,6 @@ std::size_t Templates::describe(std::span<const Command> commands, std::size_t m
       break;
     }
   }
-  return at;
 }
 
 bool Templates::describe_step(const Repeated& command, HandleId base, Slot& slot, Template& made,

@@ -68,7 +68,7 @@ class Templates {
     std::uint8_t lives = 0;      // As in wire::KnownApplies.
     std::uint8_t follower = 0;   // the slot of the template that ran after this one
     bool tried = false;          // learn() was called
-    std::uint16_t unfit = 0;     // without a template: number of commands that need no attempt
+    std::uint16_t unfit = 0;     // without a template: number of instructions that no template has
     std::uint64_t interner = 0;  // number of the interner of the template
     core::Ref<const program::Template> repeated;
     std::vector<Step> steps;
@@ -76,6 +76,7 @@ class Templates {
   };
   struct Segment {
     std::size_t commands = 0;  // including those that follow a segment and need no attempt
+    std::size_t steps = 0;     // number of instructions
     std::uint64_t hash = 0;
     bool whole = false;  // it begins and ends as it would in another round
   };
@@ -104,6 +105,8 @@ class Templates {
   std::size_t attempt_part(std::uint64_t seq, Slot& slot,
                            std::span<const program::Command> commands);
   Segment scan(std::span<const program::Command> commands);
+  void skip_unfit(std::uint64_t seq, std::uint8_t place, const Segment& segment,
+                  std::span<const program::Command> commands);
   // Matches the commands with a template from its first step on, or from the step after the last
   // match on. Returns true if all its steps match.
   bool match(const Slot& slot, std::span<const program::Command> commands);
@@ -118,9 +121,9 @@ class Templates {
   // Makes a template of the first steps of a segment, or notes that this is not possible.
   void learn(Slot& slot, std::span<const program::Command> commands);
   void set(Slot& slot, core::Ref<const program::Template> repeated);
-  // Describes the first steps, up to `most`, and returns the index of the command after them.
-  std::size_t describe(std::span<const program::Command> commands, std::size_t most, Slot& slot,
-                       program::Template& made) const;
+  // Describes the first steps, up to `most`.
+  void describe(std::span<const program::Command> commands, std::size_t most, Slot& slot,
+                program::Template& made) const;
   bool describe_step(const program::Repeated& command, HandleId base, Slot& slot,
                      program::Template& made, std::vector<KnownCall::Tensor>& results,
                      std::vector<HandleId>& inputs) const;
@@ -137,6 +140,12 @@ class Templates {
   std::uint64_t window_ = 0;
   std::size_t since_ = 0;
   std::array<std::unique_ptr<Slot>, std::size_t{1} << kSlotBits> slots_;
+  struct Skipped {
+    std::uint64_t end = 0;   // the command after the instructions that were unfit last
+    std::uint8_t slot = 0;   // that of their segment
+    std::uint16_t room = 0;  // number of instructions of that segment that follow them
+  };
+  Skipped skipped_;
 };
 
 }  // namespace teletensor::autograd
