@@ -104,8 +104,10 @@ Instruction& Graph::instruction_of(const Call& call) const {
   program::Interner& interner = sink_->interner();
   instruction.attributes = interner.attributes(*call.attributes);
   for (std::uint32_t count : call.counts) instruction.counts.push_back(count);
-  for (const Var& argument : call.arguments) {
-    program::Operand& operand = instruction.operands.emplace_back();
+  instruction.operands.resize(call.arguments.size());
+  for (std::size_t i = 0; i < call.arguments.size(); ++i) {
+    const Var& argument = call.arguments[i];
+    program::Operand& operand = instruction.operands[i];
     if (argument.is_tensor()) {
       handle_of(argument).fill(operand, interner);
     } else if (argument.is_number()) {
