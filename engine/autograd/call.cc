@@ -168,6 +168,8 @@ Status Graph::call(const Callable& callable, const program::Call& call,
     invocation.ordinal = call.ordinal;
     invocation.times = call.times;
     invocation.sliced = call.sliced;
+    invocation.inputs.reserve(inputs.size());
+    invocation.outcomes.reserve(p.body.results.size() + p.rebinds.size());
     for (const HandleRef& h : inputs) {
       h->fill(invocation.inputs.emplace_back(), sink_->interner());
     }

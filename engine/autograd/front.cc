@@ -359,10 +359,10 @@ class Front::Impl final : public Issuer {
   Status run(program::Apply& c) { return run(c, nullptr); }
 
   Status run(program::Repeated& c) {
-    const program::KnownApply& known = *c.known;
-    if (known.facts != nullptr) {
+    const program::KnownApply* known = c.known.get();
+    if (known->facts != nullptr) {
       std::array<Handle*, program::KnownApply::kMaxArguments> operands{};
-      const std::size_t count = known.apply.arguments.size();
+      const std::size_t count = known->apply.arguments.size();
       bool found = true;
       for (std::size_t i = 0; i < count; ++i) {
         if (c.handles[i] == 0) continue;
@@ -370,15 +370,20 @@ class Front::Impl final : public Issuer {
         found = found && operands[i] != nullptr;
       }
       const std::span<Handle* const> handles{operands.data(), count};
-      const auto& calls = static_cast<const KnownCalls&>(*known.facts);
+      const auto& calls = static_cast<const KnownCalls&>(*known->facts);
       const KnownCall* call = found ? calls.find(handles, sink_->interner().number()) : nullptr;
       if (call != nullptr) {
-        names_.add(graph_.apply_known(*call, known.apply, handles));
-        return {};
+        const KnownCall::History history = call->history_of(handles);
+        if (history != KnownCall::History::kView) {
+          const bool record = history == KnownCall::History::kGradient;
+          names_.add(graph_.apply_known(*call, known->apply, handles, record));
+          return {};
+        }
+        known = nullptr;  // there is nothing to learn
       }
     }
     program::Apply expanded = c.expanded();
-    return run(expanded, &known);
+    return run(expanded, known);
   }
 
   // Keeps what is needed to run `known` again, unless it is null.

@@ -104,8 +104,10 @@ Instruction& Graph::instruction_of(const Call& call) const {
   program::Interner& interner = sink_->interner();
   instruction.attributes = interner.attributes(*call.attributes);
   for (std::uint32_t count : call.counts) instruction.counts.push_back(count);
-  for (const Var& argument : call.arguments) {
-    program::Operand& operand = instruction.operands.emplace_back();
+  instruction.operands.resize(call.arguments.size());
+  for (std::size_t i = 0; i < call.arguments.size(); ++i) {
+    const Var& argument = call.arguments[i];
+    program::Operand& operand = instruction.operands[i];
     if (argument.is_tensor()) {
       handle_of(argument).fill(operand, interner);
     } else if (argument.is_number()) {
@@ -232,17 +234,7 @@ Status Graph::apply(const Call& call, const OpDef& def, std::span<const Layout> 
     }
     TT_RETURN_IF_ERROR(may_save(def, call, {edges.data(), edges.size()}));
     adopt_all();
-    const core::Ref<Node> node = tape_.record(call, std::move(edges));
-    if (results.size() > 1) {
-      node->results.assign(layouts.begin(), layouts.end());
-      objects_.count(*node);
-    }
-    tape_.save(*node, def, call, {results.data(), results.size()});
-    for (std::uint32_t i = 0; i < results.size(); ++i) {
-      if (!core::is_inexact(results[i]->layout.dtype)) continue;
-      results[i]->node = node;
-      results[i]->output = i;
-    }
+    record(call, def, std::move(edges), {results.data(), results.size()});
   } else {
     adopt_all();
   }
@@ -257,6 +249,21 @@ Status Graph::apply(const Call& call, const OpDef& def, std::span<const Layout> 
   return {};
 }
 
+void Graph::record(const Call& call, const OpDef& def, core::InlineVector<Edge, 2>&& edges,
+                   std::span<const HandleRef> results) {
+  const core::Ref<Node> node = tape_.record(call, std::move(edges));
+  if (results.size() > 1) {
+    for (const HandleRef& h : results) node->results.push_back(h->layout);
+    objects_.count(*node);
+  }
+  tape_.save(*node, def, call, results);
+  for (std::uint32_t i = 0; i < results.size(); ++i) {
+    if (!core::is_inexact(results[i]->layout.dtype)) continue;
+    results[i]->node = node;
+    results[i]->output = i;
+  }
+}
+
 HandleRef Graph::adopt(const KnownLayout& known) {
   const Layout& layout = known.layout;
   HandleRef h = objects_.adopt(layout, known.elements, new_value(layout, known.elements));
@@ -265,12 +272,38 @@ HandleRef Graph::adopt(const KnownLayout& known) {
 }
 
 HandleRef Graph::apply_known(const KnownCall& known, const program::Apply& apply,
-                             std::span<Handle* const> operands) {
+                             std::span<Handle* const> operands, bool record) {
   const Layout layout = known.result();
   HandleRef h = objects_.adopt(layout, known.elements(), new_value(layout, known.elements()));
+  if (record) record_known(apply, operands, h);
   Instruction& instruction = sink_->instruction(tape_.seq());
   known.fill(apply, operands, *h, sink_->interner(), instruction);
   return h;
+}
+
+// The edges of tensors that are no views cannot fail, and only a client's tensors can refuse to be
+// saved.
+void Graph::record_known(const program::Apply& apply, std::span<Handle* const> operands,
+                         const HandleRef& result) {
+  core::InlineVector<Var, 3> arguments;
+  core::InlineVector<Edge, 2> edges;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    Edge& edge = edges.emplace_back();
+    if (Handle* h = operands[i]) {
+      arguments.emplace_back(nullptr, HandleRef(h));
+      (void)tape_.edge_of(*h, edge);
+    } else if (apply.arguments[i].kind == program::Argument::Kind::kNumber) {
+      arguments.emplace_back(apply.arguments[i].number);
+    } else {
+      arguments.emplace_back();
+    }
+  }
+  Call call;
+  call.op = apply.op;
+  call.arguments = {arguments.data(), arguments.size()};
+  call.counts = {apply.counts.data(), apply.counts.size()};
+  call.attributes = &apply.attributes;
+  record(call, catalog_.at(apply.op), std::move(edges), {&result, 1});
 }
 
 Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& context,

@@ -55,10 +55,15 @@ class Graph {
   // Runs an op out of place: ops that compute, views, and ops that mutate lists of tensors, whose
   // results are the mutated handles.
   core::Status apply(const Call& call, Handles& results);
-  // Runs an op out of place like apply(), with the results of an earlier inference. Precondition:
-  // known.fits(operands), and this is the daemon's front end.
+  // Runs an op out of place like apply(), with the results of an earlier inference, and records it
+  // if `record`. Precondition: known.fits(operands), and this is the daemon's front end.
   HandleRef apply_known(const KnownCall& known, const program::Apply& apply,
-                        std::span<Handle* const> operands);
+                        std::span<Handle* const> operands, bool record);
+  // Records a call of one result on the tape. The operands are one per argument, null for those
+  // that are no tensors. Precondition: the call is valid, one of the operands requires a gradient,
+  // none is a view, and this is the daemon's front end.
+  void record_known(const program::Apply& apply, std::span<Handle* const> operands,
+                    const HandleRef& result);
   // Runs an op in place: it overwrites argument 0, which is also the result.
   core::Status apply_inplace(const Call& call);
   // Runs a program on inputs; `results` are the new handles. Nothing is recorded on the tape.
@@ -84,6 +89,9 @@ class Graph {
   // `known` is not null.
   core::Status apply(const Call& call, const ops::OpDef& def, std::span<const core::Layout> layouts,
                      const KnownLayout* known, Handles& results);
+  // Makes the node of a call that has made `results`.
+  void record(const Call& call, const ops::OpDef& def, core::InlineVector<Edge, 2>&& edges,
+              std::span<const HandleRef> results);
   HandleRef adopt(const KnownLayout& known);
   // The storage has this number of elements.
   HandleRef adopt(const core::Layout& layout, std::int64_t elements, program::ValueRef value);

@@ -371,7 +371,7 @@ class GraphObjects {
   void destroy_dead();
 
   Memory<Handle, 64> handles_;
-  Memory<Node, 16> nodes_;
+  Memory<Node, 64> nodes_;
   GraphObject* newest_ = nullptr;
   const GraphObject* dead_ = nullptr;
   bool destroying_dead_ = false;

@@ -18,21 +18,27 @@ OpId by_name(std::string_view name) {
   return table->at(name);
 }
 
-// Attributes given by position; the remaining ones get the defaults of the signature.
-core::Attributes complete(OpId id, core::Attributes attributes) {
+// Adds the defaults of the signature for the attributes that are not given.
+core::Attributes&& complete(OpId id, core::Attributes&& attributes) {
   const OpDef& op = catalog().at(id);
   for (std::size_t i = op.operand_parameters + attributes.size(); i < op.parameters.size(); ++i) {
     attributes.push_back(op.parameters[i].fallback);
   }
-  return attributes;
+  return std::move(attributes);
 }
 
 Var first(Vars results) { return results.empty() ? Var() : std::move(results[0]); }
 
-}  // namespace
+bool takes_absent(const OpDef& op) {
+  const auto operands = static_cast<std::ptrdiff_t>(op.operand_parameters);
+  return std::any_of(
+      op.parameters.begin(), op.parameters.begin() + operands, [](const Parameter& parameter) {
+        return parameter.optional || parameter.type == Parameter::Type::kOptionalTensor;
+      });
+}
 
-Vars apply_all(OpId op, std::span<const Var> arguments, core::Attributes attributes,
-               std::span<const std::uint32_t> counts) {
+Vars call(OpId op, std::span<const Var> arguments, core::Attributes&& attributes,
+          std::span<const std::uint32_t> counts) {
   Builder* builder = nullptr;
   for (const Var& argument : arguments) {
     if (argument.is_tensor()) {
@@ -41,14 +47,9 @@ Vars apply_all(OpId op, std::span<const Var> arguments, core::Attributes attribu
     }
   }
   const OpDef& def = catalog().at(op);
-  bool optional = false;
-  for (int p = 0; p < def.operand_parameters; ++p) {
-    const Parameter& parameter = def.parameters[static_cast<std::size_t>(p)];
-    optional = optional || parameter.optional || parameter.type == Parameter::Type::kOptionalTensor;
-  }
   const bool missing = std::any_of(arguments.begin(), arguments.end(),
                                    [](const Var& argument) { return argument.absent(); });
-  if (!builder || (missing && !optional)) {
+  if (!builder || (missing && !takes_absent(def))) {
     Vars none;
     none.resize(static_cast<std::size_t>(std::max(def.results, 1)));
     return none;
@@ -56,9 +57,15 @@ Vars apply_all(OpId op, std::span<const Var> arguments, core::Attributes attribu
   return builder->call(op, arguments, complete(op, std::move(attributes)), counts);
 }
 
+}  // namespace
+
+Vars apply_all(OpId op, std::span<const Var> arguments, core::Attributes attributes,
+               std::span<const std::uint32_t> counts) {
+  return call(op, arguments, std::move(attributes), counts);
+}
+
 Var apply(OpId op, std::initializer_list<Var> arguments, core::Attributes attributes) {
-  return first(
-      apply_all(op, std::span(arguments.begin(), arguments.size()), std::move(attributes)));
+  return first(call(op, std::span(arguments.begin(), arguments.size()), std::move(attributes), {}));
 }
 
 const core::Layout& Var::layout() const {

@@ -47,7 +47,8 @@ class Bookkeeping {
   }
   // Returns true if it stays within these limits with any repetition of a template.
   bool fits_template() const {
-    constexpr std::uint64_t kMost = program::Template::kMaxSteps, kBytes = 1024;
+    // kBytes: more than a handle, a value and a node of the tape.
+    constexpr std::uint64_t kMost = program::Template::kMaxSteps, kBytes = 4096;
     return (limits_.handles == 0 || front_.handles() + kMost < limits_.handles) &&
            (limits_.tape_bytes == 0 || tape_bytes() + kMost * kBytes < limits_.tape_bytes);
   }

@@ -217,13 +217,19 @@ TEST(Template, OutOfMemoryIsReportedForAnInstruction) {
 
 // ---------------------------------------------------------------- random programs
 
-// A program of one loop whose lines are chosen at random. In some rounds a line is another one.
+// A program of one loop whose lines are chosen at random. In some rounds a line is another one. If
+// `recorded`, some tensors require a gradient, most lines are recorded, and the gradients are
+// computed at the end and in between.
 class RandomLoop {
  public:
-  RandomLoop(Repeater& repeater, std::uint32_t seed) : repeater_(repeater), random_(seed) {
+  RandomLoop(Repeater& repeater, std::uint32_t seed, bool recorded = false)
+      : repeater_(repeater), random_(seed), recorded_(recorded) {
     const int shapes = 1 + pick(2);
     for (int i = 0; i < 3 + pick(4); ++i) {
       variables_.push_back(constant(pick(4) == 0 ? shapes : 1));
+    }
+    while (recorded && leaves_ <= variables_.size() / 3) {
+      repeater_.client.requires_grad(variables_[leaves_++]);
     }
     const int lines = 1 + pick(50);
     for (int i = 0; i < lines; ++i) lines_.push_back(any_line());
@@ -243,6 +249,7 @@ class RandomLoop {
         if (pick(120) == 0) send();
       }
     }
+    if (recorded_) gradients(results);
     for (const HandleId each : variables_) results.push_back(repeater_.client.read(each));
     return results;
   }
@@ -253,6 +260,7 @@ class RandomLoop {
     std::size_t target = 0, a = 0, b = 0;
     double number = 0;
     bool keeps = false;  // the result becomes a new variable
+    bool recorded = false;
   };
 
   void send() {
@@ -269,8 +277,22 @@ class RandomLoop {
     return repeater_.client.constant(shape == 1 ? core::Dims{2, 3} : core::Dims{2, 2, 3},
                                      std::move(elements));
   }
+  std::size_t target() {  // no leaf
+    const auto others = static_cast<int>(variables_.size() - leaves_);
+    return leaves_ + static_cast<std::size_t>(pick(others));
+  }
   Line any_line() {
-    return {pick(9), variable(), variable(), variable(), pick(5) / 4.0, pick(40) == 0};
+    return {pick(9),
+            target(),
+            variable(),
+            variable(),
+            pick(5) / 4.0,
+            pick(40) == 0,
+            recorded_ && pick(8) != 0};
+  }
+  HandleId apply(const Line& line, std::string_view op, std::vector<Argument> arguments,
+                 core::Attributes attributes = {}) {
+    return repeater_.apply(op, std::move(arguments), std::move(attributes), line.recorded);
   }
   void execute(const Line& line) {
     // All variables have a common shape for any two operands, so that no line is refused.
@@ -278,34 +300,34 @@ class RandomLoop {
     HandleId made = 0;
     switch (line.op) {
       case 0:
-        made = repeater_.apply("add", {a, b}, kOne);
+        made = apply(line, "add", {a, b}, kOne);
         break;
       case 1:
-        made = repeater_.apply("mul", {a, b}, {}, true);
+        made = apply(line, "mul", {a, b});
         break;
       case 2:
-        made = repeater_.apply("sin", {a});
+        made = apply(line, "sin", {a});
         break;
       case 3:
-        made = repeater_.apply("mul", {a, number(line.number)});
+        made = apply(line, "mul", {a, number(line.number)});
         break;
       case 4:
-        made = repeater_.apply("maximum", {a, b});
+        made = apply(line, "maximum", {a, b});
         break;
       case 5:
-        made = repeater_.apply("sub", {number(line.number), a}, kOne);
+        made = apply(line, "sub", {number(line.number), a}, kOne);
         break;
       case 6: {
-        const HandleId less = repeater_.apply("lt", {a, b});
-        made = repeater_.apply("where", {h(less), a, b});
+        const HandleId less = apply(line, "lt", {a, b});
+        made = apply(line, "where", {h(less), a, b});
         release(less);
         break;
       }
       case 7:
-        made = repeater_.apply("tanh", {a}, {}, true);
+        made = apply(line, "tanh", {a});
         break;
       default:
-        made = repeater_.apply("sub", {a, b}, kOne);
+        made = apply(line, "sub", {a, b}, kOne);
         break;
     }
     if (line.keeps && variables_.size() < 40) {
@@ -313,14 +335,14 @@ class RandomLoop {
       return;
     }
     // In chains of products the contents would overflow.
-    const HandleId small = repeater_.apply("tanh", {h(made)});
+    const HandleId small = apply(line, "tanh", {h(made)});
     release(made);
     release(std::exchange(variables_[line.target], small));
   }
   void other_line(std::vector<std::vector<float>>& results) {
     Client& client = repeater_.client;
-    const std::size_t at = variable();
-    switch (pick(8)) {
+    const std::size_t at = target();
+    switch (pick(recorded_ ? 9 : 8)) {
       case 0:
         results.push_back(client.read(variables_[at]));
         break;
@@ -349,9 +371,37 @@ class RandomLoop {
         break;
       case 6:
         break;  // the line is missing in this round
+      case 8:
+        gradients(results);
+        break;
       default:
         execute(any_line());
         break;
+    }
+  }
+  // Reads the gradients of a sum that depends on a variable and on each leaf.
+  void gradients(std::vector<std::vector<float>>& results) {
+    Client& client = repeater_.client;
+    program::Backward backward;
+    backward.inputs.assign(variables_.begin(), variables_.begin() + static_cast<long>(leaves_));
+    backward.has_inputs = true;
+    backward.retain_graph = pick(2) == 0;
+    HandleId sum = variables_[target()];
+    std::vector<HandleId> made;
+    for (const HandleId leaf : backward.inputs) {
+      made.push_back(sum = client.apply("mul", {h(sum), h(leaf)}, {}, true));
+    }
+    made.push_back(client.apply("sum", {h(sum)}, {}, true));
+    backward.roots.push_back(made.back());
+    backward.made = static_cast<std::uint32_t>(leaves_);
+    client.add(backward);
+    for (std::size_t i = 0; i < leaves_; ++i) made.push_back(client.name());
+    for (std::size_t i = 0; i < leaves_; ++i) {
+      results.push_back(client.read(made[made.size() - leaves_ + i]));
+    }
+    client.release(made);
+    for (std::size_t i = leaves_; i < variables_.size() && !backward.retain_graph; ++i) {
+      release(std::exchange(variables_[i], client.apply("detach", {h(variables_[i])})));
     }
   }
   void release(HandleId handle) {
@@ -361,33 +411,107 @@ class RandomLoop {
 
   Repeater& repeater_;
   std::mt19937 random_;
+  const bool recorded_;
+  std::size_t leaves_ = 0;  // the first variables, which require a gradient
   std::vector<HandleId> variables_, released_;
   std::vector<Line> lines_;
   int breaks_ = 0;
 };
 
-TEST(Template, RandomLoopsHaveTheSameBits) {
+// Returns the number of commands that were repeated.
+std::uint64_t expect_the_same_bits(std::uint32_t seed, bool recorded) {
   Daemon daemon;
+  Repeater with(daemon, true), without(daemon, false);
+  const int rounds = 2 + static_cast<int>(seed % 30);
+  const auto one = RandomLoop(with, seed, recorded).run(rounds);
+  const auto two = RandomLoop(without, seed, recorded).run(rounds);
+  EXPECT_EQ(one.size(), two.size()) << "seed " << seed;
+  for (std::size_t i = 0; i < std::min(one.size(), two.size()); ++i) {
+    EXPECT_FALSE(one[i].empty()) << "seed " << seed << ", result " << i;
+    EXPECT_EQ(one[i].size(), two[i].size()) << "seed " << seed << ", result " << i;
+    const std::size_t bytes = std::min(one[i].size(), two[i].size()) * sizeof(float);
+    EXPECT_EQ(std::memcmp(one[i].data(), two[i].data(), bytes), 0)
+        << "seed " << seed << ", result " << i;
+  }
+  with.client.synchronize();
+  without.client.synchronize();
+  EXPECT_EQ(with.client.session->handles(), without.client.session->handles()) << seed;
+  EXPECT_EQ(with.client.used(), without.client.used()) << "seed " << seed;
+  EXPECT_EQ(without.repeated(), 0u);
+  return with.repeated();
+}
+
+TEST(Template, RandomLoopsHaveTheSameBits) {
   std::uint64_t repeated = 0;
   for (std::uint32_t seed = 1; seed <= 300; ++seed) {
-    Repeater with(daemon, true), without(daemon, false);
-    const int rounds = 2 + static_cast<int>(seed % 30);
-    const auto one = RandomLoop(with, seed).run(rounds);
-    const auto two = RandomLoop(without, seed).run(rounds);
-    ASSERT_EQ(one.size(), two.size()) << "seed " << seed;
-    for (std::size_t i = 0; i < one.size(); ++i) {
-      const std::size_t bytes = one[i].size() * sizeof(float);
-      ASSERT_EQ(one[i].size(), two[i].size()) << "seed " << seed << ", result " << i;
-      ASSERT_EQ(std::memcmp(one[i].data(), two[i].data(), bytes), 0)
-          << "seed " << seed << ", result " << i;
-    }
-    with.client.synchronize();
-    without.client.synchronize();
-    EXPECT_EQ(with.client.session->handles(), without.client.session->handles()) << seed;
-    EXPECT_EQ(with.client.used(), without.client.used()) << "seed " << seed;
-    repeated += with.repeated();
+    repeated += expect_the_same_bits(seed, false);
+    if (HasFailure()) return;
   }
   EXPECT_GT(repeated, 20'000u);
+}
+
+TEST(Template, RecordedLoopsHaveTheSameGradients) {
+  std::uint64_t repeated = 0;
+  for (std::uint32_t seed = 1; seed <= 200; ++seed) {
+    repeated += expect_the_same_bits(seed, true);
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(repeated, 20'000u);
+}
+
+// A chain that is recorded: its operands require a gradient in some rounds and not in others.
+// Compares gradients, saved values, and which tensors require a gradient.
+TEST(Template, AChainIsRecognisedWhileItIsRecorded) {
+  Daemon daemon;
+  Repeater with(daemon, true), without(daemon, false);
+  std::vector<std::vector<float>> values[2];
+  for (Repeater* repeater : {&with, &without}) {
+    Client& client = repeater->client;
+    auto& own = values[repeater == &with];
+    for (int round = 0; round < 40; ++round) {
+      const bool of_w = round / 4 % 2 == 1, of_a = round % 7 == 6, recorded = of_w || of_a;
+      const HandleId a = client.constant({4}, {1, 2, 3, 4});
+      const HandleId w = client.constant({4}, {0.5f, 0.25f, 0.75f, 1});
+      if (of_w) client.requires_grad(w);
+      if (of_a) client.requires_grad(a);
+      HandleId x = a;
+      std::vector<std::uint64_t> products;
+      for (int i = 0; i < 60; ++i) {
+        x = repeater->apply("mul", {h(x), h(w)}, {}, true);
+        products.push_back(client.last_seq());
+        x = repeater->apply("add", {h(x), h(a)}, kOne, true);
+        if (i % 20 == 3) {
+          ASSERT_TRUE(client.send().ok());
+        }
+      }
+      client.add(program::Fetch{x, false, true});
+      const std::uint64_t fetch = client.last_seq();
+      ASSERT_TRUE(client.send().ok());
+      EXPECT_EQ(client.listener.fetched(fetch).description->requires_grad, recorded) << round;
+      const HandleId last = client.apply("sum", {h(x)}, {}, true);
+      std::vector<HandleId> made;
+      if (recorded) {
+        for (std::size_t i = 0; i < products.size(); i += 10) {
+          client.add(program::Saved{products[i], of_w ? 0u : 1u});
+          made.push_back(client.name());
+        }
+        program::Backward backward;
+        backward.roots = {last};
+        backward.inputs = {of_w ? w : a};
+        backward.has_inputs = true;
+        backward.made = 1;
+        client.add(backward);
+        made.push_back(client.name());
+      }
+      for (const HandleId each : made) own.push_back(client.read(each));
+      for (HandleId each = a; each <= last; ++each) made.push_back(each);
+      client.release(made);
+    }
+    client.synchronize();
+    EXPECT_EQ(client.used(), 0u);
+  }
+  EXPECT_EQ(values[0], values[1]);
+  EXPECT_GT(with.repeated(), 1000u);
 }
 
 }  // namespace

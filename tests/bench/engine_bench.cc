@@ -6,8 +6,9 @@
 // "back" is the queue and the executor alone, with instructions made by hand (making them is timed
 // separately). "session" is commands through front and back, as the server submits them. "frames"
 // is the chain x * b + a in encoded frames, as a client sends it, with the releases; "mixed" has
-// the same instructions in random order, and "apart" executes them without templates. With `row`,
-// only the rows whose name contains it run. Counts of instructions do not depend on the load:
+// the same instructions in random order, "recorded" records a chain of ten ops after the other for
+// backward, and "apart" executes them without templates. With `row`, only the rows whose name
+// contains it run. Counts of instructions do not depend on the load:
 //
 //   valgrind --tool=callgrind --separate-threads=yes engine_bench 100000 "frames together"
 #include <time.h>
@@ -19,6 +20,7 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/sim/sim_backend.h"
@@ -258,8 +260,11 @@ void bench_session(long n, bool null_mode) {
 
 // The frames of a client whose loop body is x = x * b + a, in frames of 256 ops. Releases are sent
 // in batches of eight, as clients send them.
-void bench_frames(long n, bool mixed, bool templates) {
-  constexpr int kOps = 256;
+enum class Chain { kRepeated, kMixed, kRecorded };
+
+void bench_frames(long n, Chain chain, bool templates) {
+  constexpr int kOps = 256, kRecordedOps = 10;
+  const bool mixed = chain == Chain::kMixed, recorded = chain == Chain::kRecorded;
   std::vector<std::unique_ptr<runtime::Device>> list;
   list.push_back(std::make_unique<runtime::Device>(
       std::make_unique<backends::cpu::CpuBackend>(backends::cpu::make_kernels(ops::catalog())),
@@ -297,6 +302,9 @@ void bench_frames(long n, bool mixed, bool templates) {
   for (int i = 0; i < 3; ++i) {
     writer.append(program::Constant{core::DType::kF32, cpu, {8, 8}, std::string(256, '\0')}, 1);
   }
+  if (recorded) {
+    writer.append(program::SetFlag{program::SetFlag::What::kRequiresGrad, 2, true}, 0);
+  }
   submit();
   program::HandleId last = 1;
   program::Release release;
@@ -306,7 +314,8 @@ void bench_frames(long n, bool mixed, bool templates) {
   for (long k = 0; k < n; k += kOps) {
     for (int i = 0; i < kOps; ++i) {
       const bool product = (mixed ? random() : static_cast<unsigned>(i)) % 2 == 0;
-      const program::Argument arguments[] = {program::Argument::of(last),
+      const bool begins = recorded && (k + i) % kRecordedOps == 0;
+      const program::Argument arguments[] = {program::Argument::of(begins ? 1 : last),
                                              program::Argument::of(product ? 2 : 3)};
       if (last > 3) release.handles.push_back(last);
       last = writer.next_id();
@@ -325,7 +334,10 @@ void bench_frames(long n, bool mixed, bool templates) {
   }
   listener.wait_for(seq - 1);
   std::printf("frames, 8x8 x * b + a%s%s: consumer: %.0f ns, cpu: %.0f ns, repeated: %.0f %%\n",
-              mixed ? ", mixed" : "", templates ? "" : ", apart", ns_each(submitting, n),
+              mixed      ? ", mixed"
+              : recorded ? ", recorded"
+                         : "",
+              templates ? "" : ", apart", ns_each(submitting, n),
               (cpu_ns() - cpu_before) / static_cast<double>(n),
               100 * static_cast<double>(session->load().repeated) / static_cast<double>(seq));
 }
@@ -343,8 +355,10 @@ int main(int argc, char** argv) {
     if (runs("back")) bench_back(n, null_mode);
     if (runs("session")) bench_session(n, null_mode);
   }
-  if (runs("frames together")) bench_frames(n, false, true);
-  if (runs("frames apart")) bench_frames(n, false, false);
-  if (runs("mixed together")) bench_frames(n, true, true);
-  if (runs("mixed apart")) bench_frames(n, true, false);
+  const std::pair<const char*, Chain> chains[] = {
+      {"frames", Chain::kRepeated}, {"mixed", Chain::kMixed}, {"recorded", Chain::kRecorded}};
+  for (const auto& [name, chain] : chains) {
+    if (runs((std::string(name) + " together").c_str())) bench_frames(n, chain, true);
+    if (runs((std::string(name) + " apart").c_str())) bench_frames(n, chain, false);
+  }
 }

@@ -106,6 +106,50 @@ def test_a_loop_that_is_cut(start_daemon, tt, templates):
         assert run(at)[0] == wanted, at
 
 
+def test_the_same_gradients(start_daemon, tt):
+    """Loops that are recorded, with a gradient of each round; the weight changes between the rounds."""
+    found = {}
+    for templates in ("1", "0"):
+        daemon = start_daemon(env={"TELETENSOR_TEMPLATES": templates})
+        with tt.connect(daemon.unix) as s:
+            x, a, b = operands(tt)
+            values = []
+            for i in range(12):
+                b.requires_grad_(i % 4 != 3)
+                y = chain(tt, 150, x, a, b).sum()
+                assert y.requires_grad == b.requires_grad
+                if b.requires_grad:
+                    y.backward()
+                    values.append(b.grad.numpy().tobytes())
+                    b.grad = None
+                values.append(y.detach().numpy().tobytes())
+                with tt.no_grad():
+                    b.mul_(0.99)
+            found[templates] = values
+            status = s.status()
+            assert (status["repeated"] > status["completed_upto"] / 3) == (templates == "1"), status
+    assert found["1"] == found["0"]
+
+
+@BOTH
+def test_a_backward_through_a_failed_operand(start_daemon, tt, templates):
+    daemon = start_daemon(env={"TELETENSOR_TEMPLATES": templates})
+    with tt.connect(daemon.unix) as s:
+        x, a, b = operands(tt)
+        b.requires_grad_()
+        chain(tt, 301, x, a, b).sum().backward()
+        wanted = b.grad.numpy().tobytes()
+        b.grad = None
+        wrong = (tt.tensor([1]) // tt.tensor([0])).float() + x
+        chain(tt, 301, wrong, a, b).sum().backward()
+        with pytest.raises(RuntimeError, match="floor_divide: ZeroDivisionError"):
+            b.grad.numpy()
+        b.grad = None
+        chain(tt, 301, x, a, b).sum().backward()
+        assert b.grad.numpy().tobytes() == wanted
+        assert (s.status()["repeated"] > 0) == (templates == "1")
+
+
 @BOTH
 def test_a_restart_between_two_rounds(start_daemon, tt, templates):
     daemon = start_daemon(env={"TELETENSOR_TEMPLATES": templates})
@@ -117,3 +161,20 @@ def test_a_restart_between_two_rounds(start_daemon, tt, templates):
         daemon.restart()
         y = chain(tt, 301, x, a, b)
         np.testing.assert_allclose(y.numpy(), expected(602), rtol=1e-3)
+
+
+@BOTH
+def test_a_restart_before_the_backward(start_daemon, tt, templates):
+    daemon = start_daemon(env={"TELETENSOR_TEMPLATES": templates})
+    with tt.connect(daemon.unix, name="recorded") as s:
+        x, a, b = operands(tt)
+        b.requires_grad_()
+        chain(tt, 301, x, a, b).sum().backward()
+        wanted = b.grad.numpy().tobytes()
+        b.grad = None
+        y = chain(tt, 301, x, a, b).sum()
+        s.synchronize()
+        daemon.drain()
+        daemon.restart()
+        y.backward()
+        assert b.grad.numpy().tobytes() == wanted

@@ -40,9 +40,17 @@ bool KnownCall::fits(std::span<Handle* const> operands, std::uint64_t interner) 
     } else if (h->interned.geometry != tensor.geometry) {
       return false;
     }
-    if (records_ && may_require_grad(*h)) return false;
   }
   return true;
+}
+
+KnownCall::History KnownCall::history_of(std::span<Handle* const> operands) const {
+  History history = History::kNone;
+  if (!records_) return history;
+  for (const Handle* h : operands) {
+    if (h != nullptr) history = std::max(history, history_of(*h));
+  }
+  return history;
 }
 
 bool KnownCall::fits(std::span<const Tensor> operands, std::uint64_t interner) const {

@@ -29,17 +29,20 @@ class KnownCall {
   KnownCall(const Call& call, const ops::OpDef& def, Handle& result, program::Interner& interner);
 
   // Returns true if the operands, one per argument and null for those that are no tensors, have
-  // these layouts, and nothing is recorded on the tape. `interner` is the number of the interner
-  // that the queue uses now.
+  // these layouts. `interner` is the number of the interner that the queue uses now.
   bool fits(std::span<Handle* const> operands, std::uint64_t interner) const;
-  // The same for operands of these layouts, without those that are no tensors. The tape is not
-  // looked at: see records().
+  // The same for operands of these layouts, without those that are no tensors.
   bool fits(std::span<const Tensor> operands, std::uint64_t interner) const;
-  // Returns true if the call records a node if an operand may require a gradient.
-  bool records() const { return records_; }
-  static bool may_require_grad(const Handle& h) {
-    return h.flag || h.node != nullptr || h.is_view();  // A view may do so because its base does.
+  // What an operand, or all operands, mean for the tape. kView: the tape must look at a base.
+  enum class History : std::uint8_t { kNone, kGradient, kView };
+  static History history_of(const Handle& h) {
+    if (h.is_view()) return History::kView;
+    return h.flag || h.node != nullptr ? History::kGradient : History::kNone;
   }
+  // Returns kGradient if the call is recorded for these operands, and kNone if it is not.
+  History history_of(std::span<Handle* const> operands) const;
+  // Returns true if the call is recorded for operands that require a gradient.
+  bool records() const { return records_; }
   const Tensor& result_tensor() const { return result_; }
   const core::Attributes* attributes() const { return attributes_; }
   core::Layout result() const { return {result_.dtype, result_.device, *result_.geometry}; }

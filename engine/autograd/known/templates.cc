@@ -27,6 +27,15 @@ std::uint64_t number_of(const KnownApply& known) {
   return reinterpret_cast<std::uintptr_t>(&known) / alignof(KnownApply);
 }
 
+// Returns the number of commands up to the last of the first `instructions` instructions.
+std::size_t commands_up_to(std::size_t instructions, std::span<const Command> commands) {
+  std::size_t at = 0;
+  while (at < commands.size() && instructions > 0) {
+    if (!std::holds_alternative<Release>(commands[at++])) --instructions;
+  }
+  return at;
+}
+
 }  // namespace
 
 std::size_t Templates::attempt(std::uint64_t seq, std::span<const Command> commands) {
@@ -66,8 +75,7 @@ std::size_t Templates::attempt(std::uint64_t seq, std::span<const Command> comma
   }
   if (slot.repeated == nullptr) {
     if (slot.lives > 0) --slot.lives;
-    attempt_at_ = seq + slot.unfit;
-    window_ = since_ = 0;
+    skip_unfit(seq, static_cast<std::uint8_t>(place), segment, commands);
     return 0;
   }
   if (!match(slot, commands)) {
@@ -78,6 +86,21 @@ std::size_t Templates::attempt(std::uint64_t seq, std::span<const Command> comma
   if (slots_[last_] != nullptr) slots_[last_]->follower = static_cast<std::uint8_t>(place);
   last_ = static_cast<std::uint8_t>(place);
   return run(seq, slot);
+}
+
+// Executes no template for the unfit instructions at the begin of a segment. A segment that follows
+// such instructions and is unfit too extends them, as far as they are part of the same segment, so
+// that a stream without templates is scanned about once and not once for each instruction.
+void Templates::skip_unfit(std::uint64_t seq, std::uint8_t place, const Segment& segment,
+                           std::span<const Command> commands) {
+  Slot& slot = *slots_[place];
+  if (skipped_.end == seq && slots_[skipped_.slot]->repeated == nullptr) {
+    slots_[skipped_.slot]->unfit += std::min(slot.unfit, skipped_.room);
+  }
+  attempt_at_ = seq + commands_up_to(slot.unfit, commands);
+  const std::size_t room = segment.steps - std::min<std::size_t>(segment.steps, slot.unfit);
+  skipped_ = {attempt_at_, place, static_cast<std::uint16_t>(room)};
+  window_ = since_ = 0;
 }
 
 // Continues a template whose first steps have run.
@@ -113,6 +136,7 @@ Templates::Segment Templates::scan(std::span<const Command> commands) {
     }
     segment.hash = mixed(segment.hash ^ handles << 32, number);
     window_ = window_ << 8 ^ number;
+    ++segment.steps;
     ++since_;
     const bool ends = since_ >= kUsualSteps && (window_ * kFactor) >> (64 - kEndBits) == 0;
     if (!ends && since_ < kMaxSteps) continue;
@@ -170,7 +194,7 @@ bool Templates::match_step(const Slot& slot, const Repeated& command) {
     if (from >= 0) {
       const auto made_by = static_cast<std::size_t>(from);
       if (id != match_.base + made_by) return false;
-      if (made_by < match_.first ? !match_earlier(slot, made_by, id)
+      if (made_by < match_.first ? !match_earlier(made_by, id)
                                  : (match_.released >> from & 1) != 0) {
         return false;
       }
@@ -187,13 +211,10 @@ bool Templates::match_step(const Slot& slot, const Repeated& command) {
   return true;
 }
 
-// A result of a step that came in an earlier frame.
-bool Templates::match_earlier(const Slot& slot, std::size_t step, HandleId id) {
-  const Handle* const h = names_.find(id);
-  if (h == nullptr || match_.has_released(id) || KnownCall::may_require_grad(*h) ||
-      h->cell->shared || h->layout.dtype != slot.repeated->steps[step].dtype) {
-    return false;
-  }
+// A result of a step that came in an earlier frame. No command came in between that could have
+// changed it, apart from its release.
+bool Templates::match_earlier(std::size_t step, HandleId id) {
+  if (names_.find(id) == nullptr || match_.has_released(id)) return false;
   match_.reads_earlier |= std::uint32_t{1} << step;
   return true;
 }
@@ -203,7 +224,9 @@ bool Templates::match_input(const Slot& slot, std::size_t input, HandleId id) {
   Handle* const h = names_.find(id);
   if (h == nullptr || h->cell->shared || h->layout.dtype != made.inputs[input] ||
       !(h->layout.device == made.device) || h->geometry_in(sink_->interner()) != made.geometry ||
-      (slot.records[input] && KnownCall::may_require_grad(*h)) || match_.has_released(id)) {
+      (slot.inputs[input].may_be_recorded &&
+       KnownCall::history_of(*h) != slot.inputs[input].history) ||
+      match_.has_released(id)) {
     return false;
   }
   match_.input[input] = h;
@@ -271,13 +294,20 @@ std::size_t Templates::run(std::uint64_t seq, const Slot& slot) {
     }
   }
   core::Layout layout{core::DType::kF32, made.device, *made.geometry};
+  StepHandles handles;
   for (std::size_t s = first; s < end; ++s) {
     call->commands[s] = static_cast<std::uint16_t>(match_.command[s] - match_.command[first]);
-    if ((match_.released >> s & 1) != 0) continue;
+    const bool released = (match_.released >> s & 1) != 0;
+    if (released && !slot.records) continue;
     layout.dtype = made.steps[s].dtype;
     call->results[s] = core::make_ref<program::Value>(layout.dtype, layout.device, made.elements);
     HandleRef h = graph_.objects().adopt(layout, made.elements, call->results[s]);
     h->interned = {made.geometry, slot.interner};
+    if (slot.records) {
+      handles[s] = h;
+      if (slot.steps[s].recorded) record(seq, slot, s, handles);
+    }
+    if (released) continue;
     names_.skip(match_.base + s - names_.next());
     names_.add(std::move(h));
   }
@@ -285,6 +315,23 @@ std::size_t Templates::run(std::uint64_t seq, const Slot& slot) {
   for (std::size_t i = 0; i < match_.released_ids; ++i) (void)names_.remove(match_.released_id[i]);
   sink_->repeat(std::move(call), seq + match_.command[end - 1]);
   return match_.commands;
+}
+
+void Templates::record(std::uint64_t seq, const Slot& slot, std::size_t step,
+                       const StepHandles& made) {
+  const Step& each = slot.steps[step];
+  std::array<Handle*, KnownApply::kMaxArguments> operands{};
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (each.from[i] >= 0) {
+      const auto by = static_cast<std::size_t>(each.from[i]);
+      operands[i] = by < match_.first ? names_.find(match_.base + by) : made[by].get();
+    } else if (each.from[i] != Step::kNoHandle) {
+      operands[i] = match_.input[static_cast<std::size_t>(-2 - each.from[i])];
+    }
+  }
+  graph_.tape().set_seq(seq + match_.command[step]);
+  const program::Apply& apply = each.known->apply;
+  graph_.record_known(apply, {operands.data(), apply.arguments.size()}, made[step]);
 }
 
 // ---------------------------------------------------------------- learning
@@ -296,8 +343,8 @@ void Templates::learn(Slot& slot, std::span<const Command> commands) {
   slot.interner = sink_->interner().number();
   for (std::size_t most = kMaxSteps;;) {
     auto made = core::make_ref<Template>();
-    const std::size_t described = describe(commands, most, slot, *made);
-    slot.unfit = static_cast<std::uint16_t>(described + 1);
+    describe(commands, most, slot, *made);
+    slot.unfit = static_cast<std::uint16_t>(made->steps.size() + 1);
     if (made->steps.size() < kMinSteps) break;
     const std::size_t prepared = sink_->prepare(*made);
     if (prepared == made->steps.size()) {
@@ -307,7 +354,7 @@ void Templates::learn(Slot& slot, std::span<const Command> commands) {
     most = prepared;
   }
   slot.steps.clear();
-  slot.records.clear();
+  slot.inputs.clear();
 }
 
 void Templates::set(Slot& slot, core::Ref<const Template> repeated) {
@@ -319,14 +366,14 @@ void Templates::set(Slot& slot, core::Ref<const Template> repeated) {
   bytes_ += bytes_of(slot.repeated);
 }
 
-std::size_t Templates::describe(std::span<const Command> commands, std::size_t most, Slot& slot,
-                                Template& made) const {
+void Templates::describe(std::span<const Command> commands, std::size_t most, Slot& slot,
+                         Template& made) const {
   slot.steps.clear();
-  slot.records.clear();
+  slot.inputs.clear();
+  slot.records = false;
   std::vector<KnownCall::Tensor> results;
   std::vector<HandleId> inputs;
-  std::size_t at = 0;
-  for (; at < commands.size() && made.steps.size() < most; ++at) {
+  for (std::size_t at = 0; at < commands.size() && made.steps.size() < most; ++at) {
     if (std::holds_alternative<Release>(commands[at])) continue;
     const auto* repeated = std::get_if<Repeated>(&commands[at]);
     if (repeated == nullptr ||
@@ -334,7 +381,6 @@ std::size_t Templates::describe(std::span<const Command> commands, std::size_t m
       break;
     }
   }
-  return at;
 }
 
 bool Templates::describe_step(const Repeated& command, HandleId base, Slot& slot, Template& made,
@@ -348,7 +394,8 @@ bool Templates::describe_step(const Repeated& command, HandleId base, Slot& slot
   Template::Step described;
   std::vector<KnownCall::Tensor> operands;
   std::vector<HandleId> added;  // inputs
-  bool may_require_grad = false;
+  using History = KnownCall::History;
+  History history = History::kNone;
   for (std::size_t i = 0; i < apply.arguments.size(); ++i) {
     Template::Operand& operand = described.operands.emplace_back();
     const HandleId id = command.handles[i];
@@ -359,6 +406,7 @@ bool Templates::describe_step(const Repeated& command, HandleId base, Slot& slot
       operand.index = static_cast<std::uint8_t>(id - base);
       step.from[i] = static_cast<std::int8_t>(operand.index);
       operands.push_back(results[operand.index]);
+      if (slot.steps[operand.index].recorded) history = std::max(history, History::kGradient);
     } else {
       Handle* const h = id == 0 ? nullptr : names_.find(id);
       if (h == nullptr || h->cell->shared) return false;
@@ -373,12 +421,13 @@ bool Templates::describe_step(const Repeated& command, HandleId base, Slot& slot
       operand.index = static_cast<std::uint8_t>(input);
       step.from[i] = static_cast<std::int8_t>(-2 - static_cast<int>(input));
       operands.push_back({h->geometry_in(interner), h->layout.dtype, h->layout.device});
-      may_require_grad = may_require_grad || KnownCall::may_require_grad(*h);
+      history = std::max(history, KnownCall::history_of(*h));
     }
   }
   const auto& calls = static_cast<const KnownCalls&>(*command.known->facts);
   const KnownCall* const call = calls.find(operands, interner.number());
-  if (call == nullptr || (call->records() && may_require_grad)) return false;
+  if (call == nullptr || (call->records() && history == History::kView)) return false;
+  step.recorded = call->records() && history == History::kGradient;
   const KnownCall::Tensor& result = call->result_tensor();
   if (made.steps.empty()) {
     made.device = result.device;
@@ -398,13 +447,15 @@ bool Templates::describe_step(const Repeated& command, HandleId base, Slot& slot
   described.dtype = result.dtype;
   described.attributes = call->attributes();
   for (const HandleId id : added) {
-    made.inputs.push_back(names_.find(id)->layout.dtype);
-    slot.records.push_back(false);
+    const Handle& h = *names_.find(id);
+    made.inputs.push_back(h.layout.dtype);
+    slot.inputs.push_back({false, KnownCall::history_of(h)});
   }
   for (const Template::Operand& operand : described.operands) {
     if (operand.kind != Template::Operand::Kind::kInput) continue;
-    slot.records[operand.index] = slot.records[operand.index] || call->records();
+    slot.inputs[operand.index].may_be_recorded |= call->records();
   }
+  slot.records = slot.records || step.recorded;
   results.push_back(result);
   slot.steps.push_back(std::move(step));
   made.steps.push_back(std::move(described));

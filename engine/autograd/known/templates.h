@@ -5,9 +5,11 @@
 // rounds of a loop are divided at the same places, whatever their frames and whatever is released
 // between their instructions. A segment that is seen for the second time becomes a template
 // (program/template.h), if its instructions compute small tensors of one layout. When the commands
-// of a frame continue with all instructions of a template, one entry of the queue runs them. Their
-// results that are released before the end of the segment get neither a handle nor a value. What
-// does not match a template is executed by the front end, command by command.
+// of a frame continue with all instructions of a template, one entry of the queue runs them. If
+// operands require a gradient, each instruction that depends on them becomes a node of the tape, as
+// without a template. If none does, results that are released before the end of the segment get
+// neither a handle nor a value. What does not match a template is executed by the front end,
+// command by command.
 //
 // Not thread-safe; belongs to a daemon's front end.
 #pragma once
@@ -61,6 +63,11 @@ class Templates {
     core::Ref<const program::KnownApply> known;
     // By argument: the index of the step that made the handle, -2 - i for input i, or kNoHandle.
     std::array<std::int8_t, program::KnownApply::kMaxArguments> from;
+    bool recorded = false;  // it becomes a node of the tape
+  };
+  struct Input {
+    bool may_be_recorded = false;  // an instruction that reads it may be recorded
+    KnownCall::History history = KnownCall::History::kNone;
   };
   // What is known about the segments with one hash.
   struct Slot {
@@ -68,14 +75,16 @@ class Templates {
     std::uint8_t lives = 0;      // As in wire::KnownApplies.
     std::uint8_t follower = 0;   // the slot of the template that ran after this one
     bool tried = false;          // learn() was called
-    std::uint16_t unfit = 0;     // without a template: number of commands that need no attempt
+    std::uint16_t unfit = 0;     // without a template: number of instructions that no template has
     std::uint64_t interner = 0;  // number of the interner of the template
     core::Ref<const program::Template> repeated;
     std::vector<Step> steps;
-    std::vector<bool> records;  // by input: it must not require a gradient
+    std::vector<Input> inputs;
+    bool records = false;  // some step is recorded
   };
   struct Segment {
     std::size_t commands = 0;  // including those that follow a segment and need no attempt
+    std::size_t steps = 0;     // number of instructions
     std::uint64_t hash = 0;
     bool whole = false;  // it begins and ends as it would in another round
   };
@@ -104,23 +113,28 @@ class Templates {
   std::size_t attempt_part(std::uint64_t seq, Slot& slot,
                            std::span<const program::Command> commands);
   Segment scan(std::span<const program::Command> commands);
+  void skip_unfit(std::uint64_t seq, std::uint8_t place, const Segment& segment,
+                  std::span<const program::Command> commands);
   // Matches the commands with a template from its first step on, or from the step after the last
   // match on. Returns true if all its steps match.
   bool match(const Slot& slot, std::span<const program::Command> commands);
   bool match_more(const Slot& slot, std::span<const program::Command> commands);
   bool match_steps(const Slot& slot, std::span<const program::Command> commands);
   bool match_step(const Slot& slot, const program::Repeated& command);
-  bool match_earlier(const Slot& slot, std::size_t step, HandleId id);
+  bool match_earlier(std::size_t step, HandleId id);
   bool match_input(const Slot& slot, std::size_t input, HandleId id);
   bool match_release(const program::Release& release);
   // Executes the commands of the match.
   std::size_t run(std::uint64_t seq, const Slot& slot);
+  // Results of the steps that run, if some step is recorded.
+  using StepHandles = std::array<HandleRef, kMaxSteps>;
+  void record(std::uint64_t seq, const Slot& slot, std::size_t step, const StepHandles& made);
   // Makes a template of the first steps of a segment, or notes that this is not possible.
   void learn(Slot& slot, std::span<const program::Command> commands);
   void set(Slot& slot, core::Ref<const program::Template> repeated);
-  // Describes the first steps, up to `most`, and returns the index of the command after them.
-  std::size_t describe(std::span<const program::Command> commands, std::size_t most, Slot& slot,
-                       program::Template& made) const;
+  // Describes the first steps, up to `most`.
+  void describe(std::span<const program::Command> commands, std::size_t most, Slot& slot,
+                program::Template& made) const;
   bool describe_step(const program::Repeated& command, HandleId base, Slot& slot,
                      program::Template& made, std::vector<KnownCall::Tensor>& results,
                      std::vector<HandleId>& inputs) const;
@@ -137,6 +151,12 @@ class Templates {
   std::uint64_t window_ = 0;
   std::size_t since_ = 0;
   std::array<std::unique_ptr<Slot>, std::size_t{1} << kSlotBits> slots_;
+  struct Skipped {
+    std::uint64_t end = 0;   // the command after the instructions that were unfit last
+    std::uint8_t slot = 0;   // that of their segment
+    std::uint16_t room = 0;  // number of instructions of that segment that follow them
+  };
+  Skipped skipped_;
 };
 
 }  // namespace teletensor::autograd

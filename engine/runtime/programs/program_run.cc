@@ -392,9 +392,10 @@ void ProgramRun::fill(Instruction& out, const Step& step, const Prepared::StepFa
     unit_.attributes.push_back(core::Attribute::of(static_cast<std::int64_t>(drawn)));
     out.attributes = &unit_.attributes;
   }
+  out.operands.resize(step.operands.size());
   for (std::size_t i = 0; i < step.operands.size(); ++i) {
     const StepOperand& given = step.operands[i];
-    Operand& operand = out.operands.emplace_back();
+    Operand& operand = out.operands[i];
     operand.kind = given.kind;
     if (given.kind == Operand::Kind::kTensor) {
       const ValueId v = given.view.value;
@@ -408,6 +409,7 @@ void ProgramRun::fill(Instruction& out, const Step& step, const Prepared::StepFa
               : call_.numbers[rounds_.now * program_.numbers.size() + given.number.argument - 1];
     }
   }
+  out.results.resize(step.results.size());
   for (std::size_t r = 0; r < step.results.size(); ++r) {
     const StepResult& result = step.results[r];
     const ValueId v = result.view.value;
@@ -420,7 +422,7 @@ void ProgramRun::fill(Instruction& out, const Step& step, const Prepared::StepFa
                  static_cast<std::int64_t>(core::size_of(program_.values[v].dtype));
       displacement_[v] = displacement_[step.operands[o].view.value];
     }
-    program::ResultSlot& slot = out.results.emplace_back();
+    program::ResultSlot& slot = out.results[r];
     const std::int32_t outcome = outcome_of_[v];
     slot.value = outcome >= 0 && rounds_.now + 1 >= rounds_.count
                      ? call_.outcomes[static_cast<std::size_t>(outcome)].becomes
