@@ -20,6 +20,7 @@
 #include "engine/ops/op.h"
 #include "engine/program/command.h"
 #include "engine/program/instruction.h"
+#include "engine/program/interner.h"
 
 namespace teletensor::autograd {
 
