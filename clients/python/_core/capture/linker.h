@@ -98,6 +98,10 @@ class Linker {
   void branch(const Piece& piece, program::Block& out, Tape* tape);
   void loop(const Piece& piece, program::Block& out, Tape* tape);
   void block(const Pieces& pieces, program::Block& out, Tape* tape);
+  // Appends the results of a block: the tensors `given`, and then the present values of the
+  // storages that contained the values `written` at its beginning.
+  template <class Values>
+  void end_block(const Piece::Handles& given, const Values& written, program::Block& out);
 
   // ---- writes in place
   // Makes all names of the storage that contained `old` refer to `now`.
