@@ -175,7 +175,7 @@ class _Names:
         """The tensor with these attributes, of which none may change what the tensor is."""
         for name, value in attributes.items():
             if not name.isidentifier() or name.startswith("__") or hasattr(tt.Tensor, name):
-                raise Damaged(f"it holds a tensor that sets its attribute {name[:80]!r}")
+                raise Damaged(f"it holds a tensor with the attribute {name[:80]!r}, which no file may set")
             parts = value if isinstance(value, tuple) else (value,)
             if not all(isinstance(part, _VALUES) for part in parts):
                 what = value.text if isinstance(value, Unreadable) else f"a {type(value).__name__}"
