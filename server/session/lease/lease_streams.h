@@ -93,7 +93,7 @@ class LeaseStreams {
   // Ends the lease and returns the calls that must be told. Returns nothing if it had ended before;
   // the first reason counts.
   std::optional<std::vector<std::weak_ptr<LeaseCall>>> end(const Ending& ending);
-  // The error of calls after the end.
+  // The error of a call that names the lease after its end.
   core::Status ended_status() const;
   // Returns true if the lease has ended and will not be restored by the next daemon.
   bool over() const;
