@@ -19,6 +19,7 @@
 #include "server/base/os/notify.h"
 #include "server/base/os/private_files.h"
 #include "server/base/os/restart.h"
+#include "server/client_limits.h"
 #include "server/config.h"
 #include "server/peer/peers.h"
 #include "server/peer_settings.h"
@@ -33,8 +34,7 @@ using teletensor::core::Status;
 using teletensor::server::Clock;
 using teletensor::server::Config;
 
-constexpr int kUsage = 2;    // Exit code for a mistake in the settings.
-constexpr int kLease = 600;  // Default lease in seconds.
+constexpr int kUsage = 2;  // Exit code for a mistake in the settings.
 // Maximum memory for sums that are exchanged between daemons, in bytes.
 constexpr std::uint64_t kGroupMemory = std::uint64_t{64} << 20;
 // Minimum time that an embedded daemon waits for its first client; --linger may extend it.
@@ -173,10 +173,10 @@ class Ending {
   std::thread thread_;
 };
 
-// The directory of the files to which tensors are moved.
-std::string disk_dir(const teletensor::server::Config& config, const std::string& state_dir) {
+// The directory of the files to which tensors are moved. Precondition: state_dir is set.
+std::string disk_dir(const Config& config) {
   if (!config.disk_dir.empty()) return config.disk_dir;
-  if (!state_dir.empty()) return state_dir + "/spill";
+  if (!config.state_dir->empty()) return *config.state_dir + "/spill";
   const char* const temporary = std::getenv("TMPDIR");
   return temporary != nullptr && *temporary != 0 ? temporary : "/var/tmp";
 }
@@ -201,7 +201,7 @@ int main(int argc, char** argv) {
     }
     return 0;
   }
-  const Config& config = parsed.config;
+  Config config = parsed.config;
   if (parsed.create_token.empty()) {
     const Status wrong = teletensor::server::check_settings(
         config, teletensor::server::SettingSources(argc, argv, parsed.file));
@@ -229,90 +229,44 @@ int main(int argc, char** argv) {
                                                       : teletensor::server::LogFormat::kLogfmt);
   unsetenv("GRPC_TRACE");  // With GRPC_TRACE set, gRPC would write tokens to the log.
 
-  teletensor::server::ServerOptions options;
-  teletensor::engine::EngineOptions engine_options;
-  options.listen = config.listen;
-  options.allow_anonymous = config.allow_anonymous;
-  options.http = config.http;
-  options.health_probe = true;
-  options.limits.slow = std::chrono::milliseconds(config.slow_ms);
-  options.limits.sites = std::chrono::milliseconds(config.http.empty() ? 5000 : 2000);
-  options.version = TELETENSOR_VERSION;
-  options.limits.session_memory = config.session_memory;
-  options.limits.user_memory = config.user_memory;
-  const auto user_sessions =
-      static_cast<std::size_t>(teletensor::server::max_user_sessions(config));
-  options.limits.user_sessions = user_sessions;
-  options.limits.state_memory = config.user_state_memory;
-  options.limits.amounts = config.session_limits;
-  options.limits.credit_instructions = static_cast<std::uint64_t>(config.session_queue);
-  options.limits.outbox_bytes = config.session_unread;
-  for (const auto& [name, user] : config.users) {
-    teletensor::server::UserLimits& limits = options.limits.users[name];
-    limits = {user.sessions ? static_cast<std::size_t>(*user.sessions) : user_sessions,
-              user.memory.value_or(config.user_memory),
-              user.session_memory.value_or(config.session_memory),
-              user.weight,
-              config.session_limits,
-              user.state_memory ? user.state_memory : config.user_state_memory};
-    for (const auto& [field, limit] : user.session_limits) limits.amounts.*field = limit;
-    if (user.guaranteed > 0) {
-      engine_options.guarantees.push_back(
-          {name, user.guaranteed, user.memory.value_or(config.user_memory)});
-    }
-  }
-  options.limits.sessions = static_cast<std::size_t>(config.max_sessions);
-  options.limits.templates = config.templates;
-  options.limits.rank_grace =
-      std::chrono::milliseconds(static_cast<std::int64_t>(config.rank_grace_seconds * 1000));
-  options.limits.stall =
-      std::chrono::milliseconds(static_cast<std::int64_t>(config.stall_seconds * 1000));
-  options.limits.lease = std::chrono::seconds(config.lease.value_or(config.embedded ? 0 : kLease));
-  options.drain = std::chrono::milliseconds(static_cast<std::int64_t>(config.drain_seconds * 1e3));
-  options.restart =
-      std::chrono::milliseconds(static_cast<std::int64_t>(config.restart_seconds * 1e3));
-  options.snapshot_every =
-      std::chrono::milliseconds(static_cast<std::int64_t>(config.snapshot_every * 1e3));
-  options.shutdown = [] { kill(getpid(), SIGTERM); };
-  if (config.socket) {
-    options.socket = *config.socket;
-  } else {
+  if (!config.socket) {
     const auto path = teletensor::server::default_socket();
     if (!path.ok()) return not_started(path.status());
-    options.socket = *path;
+    config.socket = *path;
   }
-
-  options.socket_users = config.socket_users;
-  options.http_names = config.http_names;
-  options.proxy_socket = config.proxy_socket;
-  options.tls = {config.tls_cert, config.tls_key, config.tls_client_ca};
-  options.tls_users = config.tls_users;
-  options.state_dir = config.state_dir.value_or(teletensor::server::default_state_dir());
+  if (!config.state_dir) config.state_dir = teletensor::server::default_state_dir();
+  const std::string& state_dir = *config.state_dir;
   if (!parsed.create_token.empty()) {
-    return create_token(parsed.create_token, parsed.output, options.state_dir);
+    return create_token(parsed.create_token, parsed.output, state_dir);
   }
 
+  teletensor::engine::EngineOptions engine_options;
+  for (const auto& [name, user] : config.users) {
+    if (user.guaranteed == 0) continue;
+    engine_options.guarantees.push_back(
+        {name, user.guaranteed, user.memory.value_or(config.user_memory)});
+  }
   engine_options.lanes = config.lanes;
   engine_options.host_memory = config.host_memory;
   engine_options.cuda_driver = config.cuda_driver;
   engine_options.cuda_compiler = config.cuda_compiler;
   engine_options.device_memory = config.device_memory;
   engine_options.device_patience = config.device_patience;
-  if (!options.state_dir.empty()) engine_options.kernel_cache = options.state_dir + "/kernels";
+  if (!state_dir.empty()) engine_options.kernel_cache = state_dir + "/kernels";
   engine_options.log = [](bool bad, const std::string& line) {
     bad ? teletensor::server::log_error("device", {{"text", line}})
         : teletensor::server::log_info("device", {{"text", line}});
   };
   engine_options.disk_memory = config.disk_memory;
   engine_options.user_disk_memory = config.user_disk_memory;
-  engine_options.disk_dir = disk_dir(config, options.state_dir);
+  engine_options.disk_dir = disk_dir(config);
   engine_options.sim_devices = config.sim_devices;
   engine_options.sim_memory = config.sim_memory;
   engine_options.sim_null = config.sim_null;
   teletensor::core::Status why;
   // The state directory is checked before the engine creates folders in it.
-  if (!options.state_dir.empty()) {
-    why = teletensor::server::private_state(options.state_dir);
+  if (!state_dir.empty()) {
+    why = teletensor::server::private_state(state_dir);
     if (why.code() == teletensor::core::Code::kPermissionDenied) return not_started(why);
   }
   std::unique_ptr<teletensor::server::Peers> peers;
@@ -327,9 +281,12 @@ int main(int argc, char** argv) {
   const auto engine = teletensor::engine::Engine::create(engine_options, &why);
   if (!engine) return not_started(why);
   auto* const groups = peers ? engine->connect(*peers) : nullptr;
-  options.peers = peers.get();
-  options.move_from = config.move_from;
-  options.advertise = config.advertise;
+  teletensor::server::ServerOptions options{.config = config,
+                                            .limits = teletensor::server::client_limits(config),
+                                            .health_probe = true,
+                                            .shutdown = [] { kill(getpid(), SIGTERM); },
+                                            .peers = peers.get(),
+                                            .version = TELETENSOR_VERSION};
   auto server = teletensor::server::Server::start(*engine, std::move(options));
   if (!server.ok()) return not_started(server.status());
   if (groups != nullptr) why = peers->start(*groups, &(*server)->moves());

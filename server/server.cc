@@ -18,6 +18,7 @@
 #include "server/base/os/private_files.h"
 #include "server/base/os/spare_threads.h"
 #include "server/base/secrets.h"
+#include "server/client_limits.h"
 
 namespace teletensor::server {
 
@@ -56,14 +57,19 @@ std::uint64_t make_epoch() {
   return random_number().value_or(now) >> 1 | 1;
 }
 
+TlsFiles tls_files(const Config& config) {
+  return {config.tls_cert, config.tls_key, config.tls_client_ca};
+}
+
 // The store for session files. Null if sessions cannot be restored, or if another daemon uses the
 // folder.
 std::unique_ptr<SessionStore> store_of(const ServerOptions& options) {
-  if (options.state_dir.empty() || options.limits.lease.count() == 0 ||
-      options.restart.count() == 0) {
+  const Config& config = options.config;
+  if (config.state_dir->empty() || options.limits.lease.count() == 0 ||
+      milliseconds(config.restart_seconds).count() == 0) {
     return nullptr;
   }
-  auto store = SessionStore::open(options.state_dir);
+  auto store = SessionStore::open(*config.state_dir);
   if (store.ok()) return std::move(*store);
   log_warn("no_snapshots", {{"reason", store.status().message()}});
   return nullptr;
@@ -72,39 +78,45 @@ std::unique_ptr<SessionStore> store_of(const ServerOptions& options) {
 }  // namespace
 
 core::Result<std::unique_ptr<Server>> Server::start(engine::Engine& engine, ServerOptions options) {
-  if (!options.state_dir.empty()) {
-    const Status state = private_state(options.state_dir);
+  for (auto* const path : {&options.config.socket, &options.config.state_dir}) {
+    if (!*path) path->emplace();
+  }
+  if (!options.config.state_dir->empty()) {
+    const Status state = private_state(*options.config.state_dir);
     if (state.code() == core::Code::kPermissionDenied) return state;
   }
   std::unique_ptr<Server> server(new Server(engine, std::move(options)));
   if (server->recovery_.on()) {
-    server->facts_.restart = server->options_.restart;
-    server->facts_.every = server->options_.snapshot_every;
+    server->facts_.restart = milliseconds(server->options_.config.restart_seconds);
+    server->facts_.every = milliseconds(server->options_.config.snapshot_every);
   }
   server->moves_.restore();
   server->recovery_.restore();
   server->moves_.restored();
   if (server->recovery_.on()) {
-    const Status kept = server->stores_.keep_in(server->options_.state_dir);
+    const Status kept = server->stores_.keep_in(*server->options_.config.state_dir);
     if (!kept.ok()) log_warn("stores_not_kept", {{"reason", kept.message()}});
   }
   const Status status = server->bind();
   if (!status.ok()) return status;
-  server->moves_.listens(server->tcp_, server->options_.tls.on(), server->options_.socket);
+  server->moves_.listens(server->tcp_, server->certificates_ != nullptr, server->socket());
   return server;
 }
 
 Server::Server(engine::Engine& engine, ServerOptions options)
     : options_(std::move(options)),
       facts_{options_.version, make_epoch(), Clock::now()},
-      tokens_(options_.state_dir),
-      auth_(tokens_, options_.tls_users, options_.allow_anonymous),
+      tokens_(*options_.config.state_dir),
+      auth_(tokens_, options_.config.tls_users, options_.config.allow_anonymous),
       leases_(engine, options_.limits),
-      recovery_(leases_, store_of(options_), {options_.drain, options_.snapshot_every},
+      recovery_(leases_, store_of(options_),
+                {milliseconds(options_.config.drain_seconds),
+                 milliseconds(options_.config.snapshot_every)},
                 options_.shutdown),
       moves_(leases_, recovery_, auth_, options_.peers,
-             {options_.version, options_.move_from, options_.advertise, options_.allow_anonymous,
-              options_.tls_users, options_.socket_users}) {}
+             {options_.version, options_.config.move_from, options_.config.advertise,
+              options_.config.allow_anonymous, options_.config.tls_users,
+              options_.config.socket_users}) {}
 
 Server::~Server() { stop(); }
 
@@ -112,17 +124,18 @@ Server::~Server() { stop(); }
 // token.
 Status Server::check_remote(const std::string& what, const std::string& address) {
   TT_RETURN_IF_ERROR(check_address(what, address));
+  const Config& config = options_.config;
   const bool off_loopback = !is_loopback(address);
-  if (off_loopback && !options_.tls.on()) {
+  if (off_loopback && !tls_files(config).on()) {
     return core::invalid(what + ": \"" + address +
                          "\" is not a loopback address; there the daemon needs TLS (--tls-cert, "
                          "--tls-key) and a token (teletensord --create-token); or reach it on "
                          "loopback through an SSH tunnel");
   }
-  if (options_.tls_users && options_.tls.client_ca.empty()) {
+  if (config.tls_users && config.tls_client_ca.empty()) {
     return core::invalid("tls_users: needs client certificates (--tls-client-ca)");
   }
-  if (!off_loopback || options_.tls_users) return {};
+  if (!off_loopback || config.tls_users) return {};
   const core::Result<bool> any = tokens_.any();
   if (!any.ok()) return any.status();
   if (*any) return {};
@@ -132,8 +145,9 @@ Status Server::check_remote(const std::string& what, const std::string& address)
 }
 
 Status Server::bind() {
-  const std::string &tcp = options_.listen, &socket = options_.socket;
-  if (tcp.empty() && socket.empty() && options_.proxy_socket.empty()) {
+  const Config& config = options_.config;
+  const std::string &tcp = config.listen, &socket = *config.socket;
+  if (tcp.empty() && socket.empty() && config.proxy_socket.empty()) {
     return core::invalid("neither an address (--listen) nor a socket (--socket) to listen on");
   }
   // gRPC aborts the process if it cannot create a thread.
@@ -142,15 +156,15 @@ Status Server::bind() {
   hold_grpc();
   gpr_set_log_function(log_of_grpc);
   if (!tcp.empty()) TT_RETURN_IF_ERROR(check_remote("listen", tcp));
-  if (!options_.http.empty()) TT_RETURN_IF_ERROR(check_remote("http", options_.http));
-  if (options_.allow_anonymous && !(tcp.empty() && options_.http.empty())) {
+  if (!config.http.empty()) TT_RETURN_IF_ERROR(check_remote("http", config.http));
+  if (config.allow_anonymous && !(tcp.empty() && config.http.empty())) {
     log_warn("anonymous_allowed", {{"text",
                                     "every user of this machine may use the daemon on loopback "
                                     "without a token (--allow-anonymous)"}});
   }
   ListenerOptions local, remote;
-  if (options_.tls.on()) {
-    auto certificates = Certificates::open(options_.tls);
+  if (const TlsFiles tls = tls_files(config); tls.on()) {
+    auto certificates = Certificates::open(tls);
     if (!certificates.ok()) return certificates.status();
     certificates_ = std::move(*certificates);
   }
@@ -176,7 +190,7 @@ Status Server::bind() {
     listeners_.push_back(std::move(*listener));
   }
   if (unix_listener_) {
-    if (options_.socket_users) {
+    if (config.socket_users) {
       user_listeners_ = std::make_unique<UserListeners>(
           [this](const std::string& user) { return listener_of(user); });
     }
@@ -196,7 +210,7 @@ Status Server::bind() {
     health_probe_->wait_for_first(kFirstAnswer);
     set_serving(health_probe_->ready());
   }
-  return options_.http.empty() ? Status() : bind_http();
+  return config.http.empty() ? Status() : bind_http();
 }
 
 Status Server::open_sockets() {
@@ -206,8 +220,9 @@ Status Server::open_sockets() {
     if (opened.ok()) out = std::move(*opened);
     return opened.status();
   };
-  TT_RETURN_IF_ERROR(open(options_.socket, options_.socket_users ? 0666 : 0600, unix_listener_));
-  return open(options_.proxy_socket, 0660, proxy_listener_);
+  const Config& config = options_.config;
+  TT_RETURN_IF_ERROR(open(*config.socket, config.socket_users ? 0666 : 0600, unix_listener_));
+  return open(config.proxy_socket, 0660, proxy_listener_);
 }
 
 void Server::guide(uid_t user, int connection) {
@@ -237,8 +252,9 @@ void Server::set_serving(bool serving) {
 
 Status Server::bind_http() {
   if (!health_probe_) return core::invalid("http: needs the health probe");
-  HttpOptions options{options_.http, facts_.version, options_.http_names, nullptr};
-  if (!is_loopback(options_.http)) options.certificates = certificates_;
+  const Config& config = options_.config;
+  HttpOptions options{config.http, facts_.version, config.http_names, nullptr};
+  if (!is_loopback(config.http)) options.certificates = certificates_;
   auto http = HttpServer::start(std::move(options), leases_, auth_, *health_probe_,
                                 {stores_, options_.peers, recovery_.state_use()});
   if (!http.ok()) return http.status();

@@ -10,6 +10,7 @@
 
 #include "engine/engine.h"
 #include "server/admin/health_probe.h"
+#include "server/config.h"
 #include "server/net/http.h"
 #include "server/net/listener.h"
 #include "server/net/local/share_server.h"
@@ -24,33 +25,19 @@
 namespace teletensor::server {
 
 struct ServerOptions {
-  std::string listen;            // Address for TCP. Empty disables TCP.
-  bool allow_anonymous = false;  // Whether callers on the loopback interface need no token.
-  std::string socket;            // Path of the UNIX socket. Empty disables it.
-  bool socket_users = false;  // Whether other users of this machine may connect to the UNIX socket.
-  std::string http;           // Address for HTTP. Empty disables HTTP.
-  // Host names under which the HTTP server may be reached, besides loopback names.
-  std::vector<std::string> http_names;
-  std::string proxy_socket;  // Socket for a proxy. Its callers need tokens.
-  TlsFiles tls;              // TLS for `listen`, and for `http` unless it is a loopback address.
-  bool tls_users = false;    // Whether client certificates identify users, who then need no token.
-  std::string state_dir;     // The state directory. Empty if nothing is to be stored.
+  // The settings, checked by check_settings(). An unset `socket` or `state_dir` turns that part
+  // off; the daemon's main() sets their default paths.
+  Config config;
+  // The limits of clients. The daemon derives them from its settings (client_limits()); tests
+  // choose their own.
+  Limits limits;
   // Whether a health probe runs. Without it the server is ready when it has started.
   bool health_probe = false;
-  Limits limits;
-  // `drain` is the time to write sessions to files during a shutdown. `restart` is the time for
-  // which clients wait for the next daemon.
-  std::chrono::milliseconds drain{8000};
-  std::chrono::milliseconds restart{10'000};
-  // Period of the snapshots of active sessions. 0 means none.
-  std::chrono::milliseconds snapshot_every{0};
   std::function<void()> shutdown;  // Called once when the server is to be drained.
   // The connections to peers. Null if there are no peers. Must outlive the server, and is started
   // after it.
   Peers* peers = nullptr;
-  std::vector<std::string> move_from;  // Peers that may move sessions here.
-  std::string advertise;  // Address at which clients of moved sessions reach the daemon.
-  std::string version;
+  std::string version;  // Version that clients are told in Hello.
 };
 
 class Server {
@@ -70,7 +57,7 @@ class Server {
 
   // The TCP address with the actual port, for example "127.0.0.1:41233". Empty if TCP is off.
   const std::string& tcp() const { return tcp_; }
-  const std::string& socket() const { return options_.socket; }
+  const std::string& socket() const { return *options_.config.socket; }
   std::string http() const { return http_ ? http_->address() : ""; }
   // URL of the dashboard with a token that gives the admin role until the server ends. Empty if
   // HTTP is off or uses TLS.

@@ -140,9 +140,9 @@ class ServerTest : public ::testing::Test {
   ServerTest() : engine(books) {}
   void start(Limits limits = {}) {
     ServerOptions options;
-    options.listen = "127.0.0.1:0";
-    options.allow_anonymous = true;
-    options.socket = folder.path + "/d.sock";
+    options.config.listen = "127.0.0.1:0";
+    options.config.allow_anonymous = true;
+    options.config.socket = folder.path + "/d.sock";
     options.limits = limits;
     options.version = "1.2.3";
     auto started = Server::start(engine, options);
@@ -233,12 +233,12 @@ TEST_F(ServerTest, UnixSocketIsPrivateAndGoesWithTheServer) {
 TEST_F(ServerTest, ASocketThatIsServedIsNotTaken) {
   start();
   ServerOptions options;
-  options.listen = "";
-  options.socket = server->socket();
+  options.config.listen = "";
+  options.config.socket = server->socket();
   const auto second = Server::start(engine, options);
   EXPECT_EQ(second.status().code(), core::Code::kAlreadyExists);
-  options.listen = tcp();
-  options.socket = "";
+  options.config.listen = tcp();
+  options.config.socket = "";
   const core::Status taken = Server::start(engine, options).status();
   EXPECT_EQ(taken.code(), core::Code::kUnavailable);
   EXPECT_EQ(taken.message().find("cannot listen on " + tcp() + ": process " +

@@ -28,8 +28,8 @@ class CppClient : public testing::Test {
     machine.host_memory = 256u << 20;
     engine_ = engine::Engine::create(machine);
     server::ServerOptions options;
-    options.listen = "";
-    options.socket = folder_.path + "/d.sock";
+    options.config.listen = "";
+    options.config.socket = folder_.path + "/d.sock";
     options.version = "test";
     auto started = server::Server::start(*engine_, options);
     EXPECT_TRUE(started.ok()) << started.status().message();

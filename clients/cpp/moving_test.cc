@@ -34,13 +34,13 @@ struct Box {
     engine = engine::Engine::create(machine);
     auto* const groups = engine->connect(*peers);
     server::ServerOptions options;
-    options.listen = "127.0.0.1:0";
-    options.allow_anonymous = true;
-    options.state_dir = folder.path;
+    options.config.listen = "127.0.0.1:0";
+    options.config.allow_anonymous = true;
+    options.config.state_dir = folder.path;
     options.limits.lease = std::chrono::seconds(120);
     options.version = "1";
     options.peers = peers.get();
-    options.move_from = {peer};
+    options.config.move_from = {peer};
     auto started = server::Server::start(*engine, options);
     EXPECT_TRUE(started.ok()) << started.status().message();
     server = std::move(*started);

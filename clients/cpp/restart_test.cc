@@ -21,10 +21,10 @@ struct Box {
     machine.host_memory = 256u << 20;
     engine = engine::Engine::create(machine);
     server::ServerOptions options;
-    options.socket = folder + "/d.sock";
-    options.state_dir = folder;
+    options.config.socket = folder + "/d.sock";
+    options.config.state_dir = folder;
     options.limits.lease = std::chrono::seconds(240);
-    options.restart = server::testing::kHang;
+    options.config.restart_seconds = std::chrono::duration<double>(server::testing::kHang).count();
     options.version = "1";
     auto started = server::Server::start(*engine, options);
     EXPECT_TRUE(started.ok()) << started.status().message();

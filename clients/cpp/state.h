@@ -1,4 +1,8 @@
-// The implementation types behind Connection and Tensor.
+// The implementation types behind Connection and Tensor (client.h).
+//
+// A connection may be used by several threads: each function of Connection and Tensor locks
+// ConnectionState::api, and the session below sees one API thread at a time. Errors are thrown as
+// Error, with the code and the text of the Status.
 #pragma once
 
 #include <map>
@@ -56,19 +60,27 @@ class CppSession final : public Session {
   std::vector<Site> sites_;
 };
 
+// A connection to a daemon. It lives as long as a Connection or a Tensor refers to it.
 struct ConnectionState : std::enable_shared_from_this<ConnectionState> {
+  // Connects and opens the session. Throws Error if the daemon is not reached or refuses.
   ConnectionState(const std::string& address, const Options& options);
   ~ConnectionState();
+  // Waits until all commands have run, and ends the session on the daemon. Then throws the error of
+  // a command whose result was not read, if there is one. Later calls do nothing.
   void close();
 
   // Throws an error that lists the daemon's devices if this is not one of them.
   void check_device(core::Device device) const;
   Tensor wrap(HandleRef handle);
+  // Calls an operator by its name in the catalog, with the arguments by position and then by name.
+  // Values are computed later; late errors are thrown by a later call that reads a value.
   std::vector<Tensor> call(std::string_view op, const std::vector<Value>& arguments,
                            const Named& named, bool inplace, const Where& where);
+  // Copies `bytes`, the elements in row-major order, to the daemon; they are not used afterwards.
   Tensor upload(std::string_view bytes, core::DType dtype, core::Device device, const Shape& shape);
   // Waits for the contents of the tensor and returns them in row-major order.
   std::string read(Handle& handle);
+  // Throws the oldest asynchronous error of the session, if there is one.
   void raise_late();
   // Publishes the tensor; a null handle withdraws the name.
   void publish(const std::string& name, const HandleRef& handle, bool writable,

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "clients/session/pending_errors.h"
-
 namespace teletensor::client {
 
 using autograd::Handle;
@@ -13,6 +11,8 @@ namespace {
 
 // Items of a command that are reserved for counts and single numbers.
 constexpr std::size_t kOtherItems = 64;
+// Number of commands after an out-of-memory error for which releases are sent at once.
+constexpr std::uint64_t kShort = 4096;
 // Number of releases that are collected before they are sent.
 constexpr std::size_t kReleaseBatch = 8;
 
@@ -29,14 +29,14 @@ Status nameable(const autograd::Graph& graph, const Handle& h) {
 
 Commands::Commands(const SessionLimits& limits, ClientHooks& hooks, autograd::Graph& graph,
                    CommandStream& stream, Recorder& recorder, ProgramTable& programs,
-                   PendingErrors& errors)
+                   Unsettled& open)
     : limits_(limits),
       hooks_(hooks),
       graph_(graph),
       stream_(stream),
       recorder_(recorder),
       programs_(programs),
-      errors_(errors) {
+      open_(open) {
   graph_.objects().on_death = [this](program::HandleId id) {
     releases_.push_back(id);
     stream_.hold_releases();
@@ -56,16 +56,17 @@ void Commands::start_at(std::uint64_t next_seq, program::HandleId next_id,
 }
 
 bool Commands::short_of_room() const {
-  return errors_.short_of_memory() ||
-         (limits_.most.handles != 0 && handles_ + 1024 > limits_.most.handles);
+  return short_of_memory() || (limits_.most.handles != 0 && handles_ + 1024 > limits_.most.handles);
 }
+
+void Commands::note_shortage() { short_until_ = seq_ + kShort; }
 
 Status Commands::ready(bool reads) {
   if (stream_.origin().is_parents()) [[unlikely]]
     return stream_.origin().check();
   if (!frozen_.ok() && !reads) [[unlikely]]
     return frozen_;
-  if (errors_.unsettled()) TT_RETURN_IF_ERROR(errors_.settle());
+  if (open_.unsettled()) TT_RETURN_IF_ERROR(open_.settle());
   const std::uint64_t completed = stream_.completed_upto();
   if (completed > trimmed_ + 256 && !stream_.received().errors.any()) {
     graph_.undo().completed(trimmed_ = completed);
@@ -157,7 +158,7 @@ void Commands::trace_made(Handle& h) {
 }
 
 void Commands::flush_releases() {
-  stream_.let_releases_go();
+  stream_.held_releases().let_go();
   for (const std::uint64_t fetch : std::exchange(takens_, {})) {
     begin();
     issue(program::Command(program::Taken{fetch}), 0);
@@ -180,7 +181,7 @@ void Commands::flush_releases() {
 }
 
 void Commands::idle() {
-  if (!errors_.unsettled() && stream_.takes_after(seq_)) flush_releases();
+  if (!open_.unsettled() && stream_.takes_after(seq_)) flush_releases();
 }
 
 }  // namespace teletensor::client

@@ -20,8 +20,20 @@
 
 namespace teletensor::client {
 
-class PendingErrors;
 using core::Status;
+
+// What must be completed before the next command may be issued, because the mirror does not show it
+// yet. PendingErrors implements it; this class keeps Commands from knowing errors. Used by API
+// threads, one at a time.
+class Unsettled {
+ public:
+  virtual ~Unsettled() = default;
+  // Returns true if something is open. Called before every command, so it takes no lock.
+  virtual bool unsettled() const = 0;
+  // Completes it, in ClientHooks::block() and with commands of its own. Returns the error of an
+  // interrupted wait or of a lost session; then it is still open.
+  virtual Status settle() = 0;
+};
 
 // The error of a tensor without an id.
 inline Status outside_its_vmap() {
@@ -45,8 +57,7 @@ class Commands {
  public:
   // All references are to parts of the same session.
   Commands(const SessionLimits& limits, ClientHooks& hooks, autograd::Graph& graph,
-           CommandStream& stream, Recorder& recorder, ProgramTable& programs,
-           PendingErrors& errors);
+           CommandStream& stream, Recorder& recorder, ProgramTable& programs, Unsettled& open);
   ~Commands();
   Commands(const Commands&) = delete;
   Commands& operator=(const Commands&) = delete;
@@ -73,7 +84,7 @@ class Commands {
 
   // ---- One command: ready(), then begin() if the mirror records nodes or writes, then give_id()
   // for each result, then issue().
-  // Completes what is open (PendingErrors::settle) and waits for credits. `reads` is set for
+  // Completes what is open (Unsettled::settle) and waits for credits. `reads` is set for
   // commands that change no existing state.
   Status ready(bool reads = false);
   // Returns an error if so many tensors and numbers do not fit into any frame, which would end the
@@ -105,6 +116,10 @@ class Commands {
   // for would need the sender.
   void idle();
   bool has_releases() const { return !releases_.empty(); }
+  // Reports that a command failed for lack of memory. For some commands from now on,
+  // short_of_memory() is true and ready() sends releases at once instead of collecting them.
+  void note_shortage();
+  bool short_of_memory() const { return seq_ < short_until_; }
   // Reports that this bulk fetch was received completely or is not needed any more. Never waits.
   void taken(std::uint64_t fetch) {
     takens_.push_back(fetch);
@@ -133,11 +148,12 @@ class Commands {
   CommandStream& stream_;
   Recorder& recorder_;
   ProgramTable& programs_;
-  PendingErrors& errors_;
+  Unsettled& open_;
   std::uint64_t seq_ = 0;
   program::HandleId next_id_ = 1;
-  std::uint64_t handles_ = 0;  // Number of ids in use, with those in releases_.
-  std::uint64_t trimmed_ = 0;  // Last command whose undo data was dropped.
+  std::uint64_t handles_ = 0;      // Number of ids in use, with those in releases_.
+  std::uint64_t trimmed_ = 0;      // Last command whose undo data was dropped.
+  std::uint64_t short_until_ = 0;  // Command number until which short_of_memory() holds.
   std::vector<program::HandleId> releases_;
   std::vector<std::uint64_t> takens_;
   std::unique_ptr<autograd::Tracer> tracer_;

@@ -9,8 +9,6 @@ using core::MutexLock;
 namespace {
 
 thread_local int t_awaits_value = 0;
-// Number of commands after an out-of-memory error for which releases are sent at once.
-constexpr std::uint64_t kShort = 4096;
 // Number of commands after one that failed for lack of memory at which the next operation raises
 // the error, although nothing was read.
 constexpr std::uint64_t kUnraised = 1024;
@@ -27,7 +25,7 @@ Status PendingErrors::raise_shortage() {
     MutexLock lock(stream_.mutex());
     root = stream_.received().errors.first_shortage();
   }
-  const std::uint64_t most = short_of_memory() ? 0 : kUnraised;
+  const std::uint64_t most = commands_.short_of_memory() ? 0 : kUnraised;
   if (root == 0 || commands_.last_seq() <= root + most) return {};
   const LateError error = raise();
   return error.status.ok() ? Status() : Status(error.status.code(), explained(hooks_, error));
@@ -70,8 +68,7 @@ LateError PendingErrors::raise_those(std::optional<core::Code> wanted) {
   }
   reads_.clear();
   if (errors.empty()) return {};  // Another thread or an interruption has raised the errors.
-  if (errors.front().status.code() == core::Code::kResourceExhausted)
-    short_until_ = commands_.last_seq() + kShort;
+  if (errors.front().status.code() == core::Code::kResourceExhausted) commands_.note_shortage();
   if (ready.ok()) take_back(errors);
   LateError made{std::move(errors.front().status), errors.front().root, errors.size(),
                  errors.back().root};

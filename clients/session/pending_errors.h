@@ -28,12 +28,12 @@ class AwaitsValue {
 };
 
 // Owns the state of errors and interruptions that the mirror does not show yet: an interruption
-// whose commands may still be running, and how long memory counts as exhausted. (What the daemon
-// has reported belongs to the CommandStream.) While unsettled(), no command may be issued except a
-// Raise: settle() first makes the mirror equal to the daemon's state.
+// whose commands may still be running. (What the daemon has reported belongs to the CommandStream.)
+// While unsettled(), no command may be issued except a Raise: settle() first makes the mirror equal
+// to the daemon's state.
 //
 // Used by API threads, one at a time; they block in ClientHooks::block().
-class PendingErrors {
+class PendingErrors final : public Unsettled {
  public:
   // All references are to parts of the same session.
   PendingErrors(ClientHooks& hooks, autograd::Graph& graph, CommandStream& stream,
@@ -59,8 +59,6 @@ class PendingErrors {
   // Raises the oldest pending error if a command failed for lack of memory so long ago that the
   // program apparently does not read its results.
   Status raise_shortage();
-  // True for some commands after an error of this kind was raised: memory is freed early.
-  bool short_of_memory() const { return commands_.last_seq() < short_until_; }
 
   // ---- Interruptions
   // Marks all issued commands as not needed any more. Returns the number of the last one, or 0 if
@@ -81,9 +79,10 @@ class PendingErrors {
   bool interrupt_pending() const { return stream_.completed_upto() < first_interrupt_; }
 
   // Whether a Raise or an interruption is still open.
-  bool unsettled() const { return interrupted_upto_ != 0 || stream_.received().raises.open(); }
-  // Completes it.
-  Status settle();
+  bool unsettled() const override {
+    return interrupted_upto_ != 0 || stream_.received().raises.open();
+  }
+  Status settle() override;
 
  private:
   Status finish_raises();
@@ -100,7 +99,6 @@ class PendingErrors {
   // The last command that an interruption has cancelled. 0 if there is nothing to settle.
   std::uint64_t interrupted_upto_ = 0;
   std::uint64_t first_interrupt_ = 0;  // Last command before a Ctrl-C.
-  std::uint64_t short_until_ = 0;      // Command number until which short_of_memory() holds.
 };
 
 }  // namespace teletensor::client

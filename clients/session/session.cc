@@ -39,7 +39,7 @@ Session::Session(const SessionLimits& limits)
       commands_(limits, *this, graph_, stream_, recorder_, programs_.table(), errors_),
       names_(*this, graph_, commands_),
       stream_(limits, recorder_, [this] {
-        if (stream_.holds_releases()) tick();
+        if (stream_.held_releases().any()) tick();
       }) {
   graph_.largest_result = limits.quota;
   if (limits.meta) value_reads_.set_most(0);
@@ -111,7 +111,7 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
   }
   // The tensors of refused instructions take memory of the daemon too, which the client must stop
   // creating in time: a session that creates too many ends.
-  if (errors_.short_of_memory()) [[unlikely]] {
+  if (commands_.short_of_memory()) [[unlikely]] {
     TT_RETURN_IF_ERROR(block([&] {
       return stream_.over() || stream_.completed_upto() + kShortAhead >= commands_.last_seq();
     }));

@@ -93,7 +93,8 @@ class ValueReads {
   // another way by a kernel.
   std::string derived(const Session& session, ops::OpId op, std::span<const ops::Var> arguments,
                       const core::Attributes& attributes, const core::Layout& result) const;
-  // The same for an op that writes its result into arguments[0]. Must be called before the write.
+  // Like derived(), for an op that writes its result into arguments[0]. Must be called before the
+  // write.
   std::string derived_inplace(const Session& session, ops::OpId op,
                               std::span<const ops::Var> arguments,
                               const core::Attributes& attributes) const;

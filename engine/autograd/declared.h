@@ -44,8 +44,8 @@ inline std::vector<program::HandleId> written_handles(const program::Apply& appl
   return written;
 }
 
-// Attributes that a thin client has left out take their defaults, those of random numbers the
-// command's own number as ordinal.
+// Adds the attributes that a thin client has left out, with their defaults. The ordinal of a random
+// op becomes the command's own number, so that each command gets other random numbers.
 inline void complete(program::Apply& apply, const ops::OpDef& def, std::uint64_t seq) {
   const auto operands = static_cast<std::size_t>(def.operand_parameters);
   for (std::size_t p = operands + apply.attributes.size(); p < def.parameters.size(); ++p) {

@@ -7,7 +7,6 @@
 #include <unordered_map>
 
 #include "engine/autograd/backward.h"
-#include "engine/autograd/callable.h"
 #include "engine/autograd/declared.h"
 #include "engine/autograd/graph.h"
 #include "engine/autograd/known/known_call.h"
@@ -15,7 +14,6 @@
 #include "engine/autograd/names.h"
 #include "engine/autograd/snapshot/image.h"
 #include "engine/autograd/snapshot/inventory.h"
-#include "engine/ops/verify.h"
 
 namespace teletensor::autograd {
 
@@ -29,16 +27,10 @@ using program::HandleId;
 
 namespace {
 
-constexpr std::uint64_t kDayMs = 86'400'000;
-
 Status unknown(HandleId id) {
   // Ids are below 2^62, so this one is a distance that leads beyond the first id.
   if (id >> 62 != 0) return Status(Code::kNotFound, "the handle is unknown: it was never made");
   return Status(Code::kNotFound, "handle " + std::to_string(id) + " is unknown or released");
-}
-
-Status no_program(std::uint64_t id) {
-  return Status(Code::kNotFound, "program " + std::to_string(id) + " is not defined");
 }
 
 }  // namespace
@@ -51,7 +43,8 @@ class Front::Impl final : public Issuer {
         limits_(limits),
         graph_(catalog, sink),
         relayout_(catalog.id(*catalog.find("relayout"))),
-        copy_(catalog.id(*catalog.find("copy"))) {}
+        copy_(catalog.id(*catalog.find("copy"))),
+        programs_(catalog, limits) {}
   ~Impl() override {
     backward_.reset();
     kept_.clear();
@@ -80,7 +73,6 @@ class Front::Impl final : public Issuer {
   program::Inventory take_over() {
     graph_.undo().forget_history();
     programs_.clear();
-    totals_ = {};
     const std::vector<HandleRef> kept = strip(kept_);
     std::vector<HandleId> ids;
     for (const HandleRef& h : kept) {
@@ -105,10 +97,7 @@ class Front::Impl final : public Issuer {
   void take_image(ImageIndexer& maker, program::Image& image) {
     autograd::take_image(
         graph_, kept_, [this](const Handle& h) { return names_.find(h.id) == &h; }, maker, image);
-    for (const auto& [number, defined] : programs_) {
-      image.programs.emplace_back(
-          number, program::serialize(defined.callable->program(), ops::op_names(catalog_)));
-    }
+    image.programs = programs_.serialized();
     image.next_id = names_.next();
   }
 
@@ -134,8 +123,7 @@ class Front::Impl final : public Issuer {
       kept_.emplace(name, handles[h]);
     }
     for (const auto& [number, bytes] : image.programs) {
-      program::Define define{number, bytes};
-      TT_RETURN_IF_ERROR(run(define));
+      TT_RETURN_IF_ERROR(programs_.define(number, bytes));
     }
     return {};
   }
@@ -156,23 +144,17 @@ class Front::Impl final : public Issuer {
   program::Amounts amounts() const {
     program::Amounts amounts;
     amounts.handles = names_.alive();
-    amounts.programs = programs_.size();
-    amounts.program_steps = totals_.steps;
-    amounts.program_bytes = totals_.bytes;
+    programs_.add_to(amounts);
     amounts.kept = kept_.size();
     return amounts;
   }
 
   Front::Totals totals() const {
-    Front::Totals totals = totals_;
-    totals.memory = program_bytes_->load(std::memory_order_relaxed) + templates_.bytes();
+    Front::Totals totals = programs_.totals();
+    totals.memory = programs_.memory() + templates_.bytes();
     return totals;
   }
-  bool is_checked(const program::Program& program) const {
-    return std::none_of(programs_.begin(), programs_.end(), [&](const auto& each) {
-      return each.second.late && &each.second.callable->program() == &program;
-    });
-  }
+  bool is_checked(const program::Program& program) const { return programs_.is_checked(program); }
 
   Graph& graph() { return graph_; }
   Names& names() { return names_; }
@@ -572,7 +554,7 @@ class Front::Impl final : public Issuer {
     HandleRef h;
     TT_RETURN_IF_ERROR(find(c.handle, h));
     if (!kept_.contains(c.name)) {
-      TT_RETURN_IF_ERROR(fits("keep", &program::Amounts::kept, kept_.size(), 1));
+      TT_RETURN_IF_ERROR(check_amount("keep", limits_, &program::Amounts::kept, kept_.size(), 1));
     }
     kept_.insert_or_assign(std::move(c.name), std::move(h));
     return {};
@@ -606,49 +588,17 @@ class Front::Impl final : public Issuer {
     sink_->leave(seq_, c.group);
     return {};
   }
-  Status run(program::Define& c) {
-    if (c.program == 0) return invalid("define: the numbers of programs start at 1");
-    if (programs_.contains(c.program)) {
-      return invalid("define: program " + std::to_string(c.program) + " is in use");
-    }
-    auto read = program::deserialize(c.bytes, ops::op_finder(catalog_));
-    if (!read.ok()) return read.status();
-    const std::uint64_t steps = program::steps_of(read->body);
-    TT_RETURN_IF_ERROR(fits("define", &program::Amounts::programs, programs_.size(), 1));
-    TT_RETURN_IF_ERROR(fits("define", &program::Amounts::program_steps, totals_.steps, steps));
-    TT_RETURN_IF_ERROR(
-        fits("define", &program::Amounts::program_bytes, totals_.bytes, c.bytes.size()));
-    const auto began = core::Clock::now();
-    const Status checked = ops::verify(*read, catalog_, began + time_to_check());
-    const bool late = checked.code() == Code::kDeadlineExceeded;
-    if (!checked.ok() && !late) return checked;
-    const std::uint64_t ns = core::ns_since(began);
-    totals_.bytes += c.bytes.size();
-    totals_.steps += steps;
-    totals_.checked_ns += ns;
-    auto callable = std::make_unique<Callable>(program::counted(std::move(*read), program_bytes_));
-    programs_.emplace(c.program, Defined{std::move(callable), {c.bytes.size(), steps, ns}, late});
-    return {};
-  }
-  Status run(program::Undefine& c) {
-    const auto found = programs_.find(c.program);
-    if (found == programs_.end()) return no_program(c.program);
-    const Front::Totals& own = found->second.own;
-    totals_.bytes -= own.bytes;
-    totals_.steps -= own.steps;
-    totals_.checked_ns -= own.checked_ns;
-    programs_.erase(found);
-    return {};
-  }
+  Status run(program::Define& c) { return programs_.define(c.program, c.bytes); }
+  Status run(program::Undefine& c) { return programs_.undefine(c.program); }
   Status run(program::Call& c) {
     const auto found = programs_.find(c.program);
-    if (found == programs_.end()) return no_program(c.program);
+    if (!found.ok()) return found.status();
     std::vector<HandleRef> inputs(c.inputs.size());
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       TT_RETURN_IF_ERROR(find(c.inputs[i], inputs[i]));
     }
     Handles results;
-    TT_RETURN_IF_ERROR(graph_.call(*found->second.callable, c, inputs, results));
+    TT_RETURN_IF_ERROR(graph_.call(**found, c, inputs, results));
     if (results.size() != c.made) {
       return invalid("call made " + std::to_string(results.size()) +
                      " names, the command declares " + std::to_string(c.made));
@@ -657,18 +607,6 @@ class Front::Impl final : public Issuer {
     return {};
   }
   Status run(program::Refused& c) { return {c.code, c.text}; }
-  std::chrono::nanoseconds time_to_check() const {
-    const std::uint64_t all = std::min(limits_.plan_ms, kDayMs) * 1'000'000;
-    return std::chrono::nanoseconds(all - std::min(all, totals_.checked_ns));
-  }
-  // A client that knows the daemon's limits refuses the call itself, so only other clients get this
-  // error.
-  Status fits(std::string_view what, std::uint64_t program::Amounts::*field, std::uint64_t used,
-              std::uint64_t more) const {
-    const std::uint64_t limit = limits_.*field;
-    if (used <= limit && more <= limit - used) return {};
-    return program::over_limit(what, field, used, more, limit, "drop some");
-  }
   Status run(program::Release& c) {
     for (HandleId id : c.handles) {
       if (!names_.remove(id) && !strangers_.contains(id)) return unknown(id);
@@ -687,15 +625,7 @@ class Front::Impl final : public Issuer {
   // Always empty on the daemon; used by a trace's replay.
   std::unordered_map<HandleId, HandleRef> strangers_;
   std::unique_ptr<Backward> backward_;
-  struct Defined {
-    std::unique_ptr<Callable> callable;
-    Front::Totals own;
-    bool late = false;  // Its verification ran out of time.
-  };
-  std::unordered_map<std::uint64_t, Defined> programs_;
-  Front::Totals totals_;
-  const std::shared_ptr<std::atomic<std::uint64_t>> program_bytes_ =
-      std::make_shared<std::atomic<std::uint64_t>>(0);
+  DefinedPrograms programs_;
   std::uint64_t seq_ = 0;
   bool thin_ = false;                           // the command's client
   FailureRef cause_;                            // of an operand that has failed

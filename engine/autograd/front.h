@@ -13,6 +13,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "engine/autograd/defined_programs.h"
 #include "engine/core/ref.h"
 #include "engine/core/status.h"
 #include "engine/ops/op.h"
@@ -171,14 +172,8 @@ class Front {
   std::size_t bookkeeping_bytes() const;
   // The current number of handles, programs and kept names.
   program::Amounts amounts() const;
-  // Sums over the programs that are defined.
-  struct Totals {
-    std::uint64_t bytes = 0, steps = 0;  // as they were sent
-    std::uint64_t checked_ns = 0;        // time that their verification has taken
-    // In bytes, of all programs that exist: a plan or a queued call may use a program whose
-    // definition is gone. Includes the templates.
-    std::uint64_t memory = 0;
-  };
+  // Sums over the programs that are defined, with the memory of the templates.
+  using Totals = ProgramTotals;
   Totals totals() const;
   // Returns false if the verification of the program ran out of time; such a program must not run.
   // Precondition: the program is defined.

@@ -496,7 +496,8 @@ Status may_rewrite(Tape& tape, Handle& h, const OpDef& def) {
   return {};
 }
 
-// Checks whether the op's result can be written into h. With `any`, the result may have any dtype.
+// Checks whether the result of an in-place op can be written into tensor h: its shape and device
+// must be those of h, and, unless `any` is set, its dtype must be convertible.
 Status fits_into(const Handle& h, const Layout& result, const OpDef& def, bool any) {
   if (!(result.geometry.shape == h.shape())) {
     return invalid(def.name + "_: the result's shape " + core::to_string(result.geometry.shape) +

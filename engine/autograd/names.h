@@ -1,4 +1,6 @@
-// The table of a session's handles by id.
+// Names is the table of a session's handles by id. Ids grow by one for each handle and are never
+// used again, so that client and daemon agree on them without a message. Not thread-safe: used by
+// the thread that uses the Front.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +20,15 @@ using program::HandleId;
 // A chunked array, because ids grow by one. A chunk is freed with its last handle.
 class Names {
  public:
+  // The id that the next handle gets.
   HandleId next() const { return next_; }
+  // The number of ids that have a handle.
   std::size_t alive() const { return alive_; }
+  // The memory of the table in bytes, without the handles.
   std::size_t bytes() const {
     return live_chunks_ * sizeof(Chunk) + refused_.size() * kRefusedBytes;
   }
+  // Sets the id of the next handle, unless it is larger already.
   void skip_to(HandleId next) { next_ = std::max(next_, next); }
   // Assigns the next ids to no handle.
   void skip(std::uint64_t count) {
@@ -34,6 +40,7 @@ class Names {
     }
   }
 
+  // Gives the next id to the handle and keeps it until remove().
   void add(HandleRef h) {
     const HandleId id = next_++;
     if (chunks_.empty()) first_ = id;
@@ -60,6 +67,7 @@ class Names {
     if (at >= chunks_.size() || !chunks_[at]) return nullptr;
     return chunks_[at]->handles[(id - first_) % kChunk].get();
   }
+  // The ids that have a handle, in ascending order.
   std::vector<HandleId> all() const {
     std::vector<HandleId> ids;
     const HandleId end = std::min<HandleId>(next_, first_ + chunks_.size() * kChunk);
@@ -89,6 +97,7 @@ class Names {
     const auto found = refused_.find(id);
     return found == refused_.end() ? nullptr : found->second;
   }
+  // Releases the handle of this id. Returns false if it has none.
   bool remove(HandleId id) {
     if (find(id) == nullptr) return false;
     if (!refused_.empty()) refused_.erase(id);

@@ -20,6 +20,7 @@
 #include "engine/ops/op.h"
 #include "engine/program/command.h"
 #include "engine/program/instruction.h"
+#include "engine/program/interner.h"
 
 namespace teletensor::autograd {
 
@@ -307,7 +308,7 @@ class SavedNodes {
   void remove(const Node& node);
   // Returns null if the command recorded no such node, or if the node is gone.
   Node* find(std::uint64_t seq) const;
-  // Pairs of a command and its node, which is null if it is gone.
+  // Pairs of a command's number and the node that it recorded; null if the node is gone.
   const std::deque<std::pair<std::uint64_t, Node*>>& all() const { return nodes_; }
   std::size_t bytes() const { return nodes_.size() * sizeof(nodes_[0]); }
 
@@ -338,7 +339,7 @@ class GraphObjects {
   HandleRef adopt_published(const core::Layout& layout, program::ValueRef value, bool writable);
   // Makes a handle for a value that `node` saved, with the edge that was saved with it.
   HandleRef adopt_saved(const Node::SavedSlot& saved, Node& node);
-  // Makes the node at this position of the tape.
+  // Makes a node of this op for position `at` of the tape.
   core::Ref<Node> new_node(std::uint64_t at, ops::OpId op) {
     return core::Ref<Node>(new (nodes_.take()) Node(this, at, op));
   }

@@ -15,7 +15,8 @@ void shorten(Call& call, Failed& failed) {
   failed.text = program::shortened(std::move(failed.text), kMaxReason);
 }
 
-// The code of a timeout, which is the one that clients expect for a missing rank.
+// The status code of collectives that end because a rank is lost. It is the code of a timeout,
+// which clients expect for a missing rank.
 constexpr core::Code kRankLost = core::Code::kDeadlineExceeded;
 
 }  // namespace

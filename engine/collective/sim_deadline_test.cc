@@ -6,7 +6,8 @@
 
 namespace teletensor::collective::sim {
 
-// Lets time pass; the patience is half of the deadline.
+// Lets time pass for one step: first the patience, which is half of the deadline, and then the rest
+// of the deadline.
 void World::watch(Rank rank, std::size_t index, std::uint64_t token, Time half) {
   at(now + half, [this, rank, index, token, half] {
     const Place place = group_.place_of(rank);
@@ -20,7 +21,8 @@ void World::watch(Rank rank, std::size_t index, std::uint64_t token, Time half) 
     }
     pass_deadline(rank, step);
     if (step.state != Step::State::kDeposited) return;
-    // If no cut has begun in between, nothing may be open now.
+    // A step may stay open after its deadline only while a cut is in progress, because deadlines
+    // have no effect then.
     if (!alive(place) || !nodes_[place].participant->cut().holding())
       complain("hangs past its deadline");
     watch(rank, index, token, half);
@@ -71,8 +73,9 @@ bool World::waits_for_lost(Rank rank, const Step& step, std::set<Number>& seen) 
 bool World::never_deposits(Rank rank, std::size_t index, std::set<Number>& seen) const {
   const Node& node = nodes_[group_.place_of(rank)];
   if (lost.contains(rank)) return true;
-  if (node.killed || node.ended) return true;         // because of an end that was explained
-  if (programs_[rank][index].after_end) return true;  // because of an end that was explained
+  // The end of a place, and of a rank's program, was checked when it happened.
+  if (node.killed || node.ended) return true;
+  if (programs_[rank][index].after_end) return true;
   if (programs_[rank][index].state != Step::State::kWaiting) return false;
   const auto stop = plan_.stops.find(rank);
   if (stop != plan_.stops.end() && index >= stop->second) return true;

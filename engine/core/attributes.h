@@ -27,6 +27,7 @@ struct Number {
 
   static Number of_bool(bool value) { return {Kind::kBool, value, 0, 0, 0}; }
   static Number of_int(std::int64_t value) { return {Kind::kInt, value, 0, 0, 0}; }
+  // Numbers below 2^63 become ints, so that equal values are equal Numbers.
   static Number of_uint(std::uint64_t value) {
     const auto bits = static_cast<std::int64_t>(value);
     return {bits < 0 ? Kind::kUInt : Kind::kInt, bits, 0, 0, 0};
@@ -37,18 +38,24 @@ struct Number {
   }
   bool is_integer() const { return kind == Kind::kInt || kind == Kind::kUInt; }
   bool is_complex() const { return kind == Kind::kComplex; }
+  // True only for ints; floats have a sign of their own.
   bool negative() const { return kind == Kind::kInt && integer < 0; }
-  // The real part of a complex number.
+  // The value as a double: rounded for a large integer, and the real part of a complex number.
   double as_double() const {
     if (kind == Kind::kFloat || kind == Kind::kComplex) return real;
     if (kind == Kind::kUInt) return static_cast<double>(static_cast<std::uint64_t>(integer));
     return static_cast<double>(integer);
   }
+  // Compares kind, value and `argument`; so the int 1 differs from the float 1.0, and NaN from NaN.
   friend bool operator==(const Number&, const Number&) = default;
 };
+// The number as text: True or False for a bool, and 17 digits for a float, which identify it
+// exactly.
 std::string to_string(const Number& number);
 
-// One attribute. kNone means that an optional attribute was not given.
+// One attribute. kNone means that an optional attribute was not given. Only the field that `kind`
+// names has a value; the others keep their defaults, so that == compares values. Attributes own
+// their texts and lists.
 struct Attribute {
   enum class Kind : std::uint8_t {
     kNone = 0,
@@ -113,17 +120,24 @@ class Attributes {
   Attributes() = default;
   Attributes(std::initializer_list<Attribute> items) : items_(items) {}
 
+  // The number of attributes that the instruction has. The last one that the op declares may be
+  // missing (ops::left_off in engine/ops/signature.h).
   std::size_t size() const { return items_.size(); }
+  // Precondition of the functions with an index: i < size().
   const Attribute& at(std::size_t i) const { return items_[i]; }
   void push_back(Attribute a) { items_.push_back(std::move(a)); }
 
+  // Returns true if attribute i was given. Valid for any i.
   bool has(std::size_t i) const { return i < size() && items_[i].kind != Attribute::Kind::kNone; }
   bool boolean(std::size_t i) const { return items_[i].integer != 0; }
   std::int64_t integer(std::size_t i) const { return items_[i].integer; }
+  // A float, or an int or bool as a float.
   double real(std::size_t i) const {
     return items_[i].kind == Attribute::Kind::kFloat ? items_[i].real
                                                      : static_cast<double>(items_[i].integer);
   }
+  // Views of the attribute, valid until this object changes. ints() is empty for kNone, and so is
+  // text().
   std::span<const std::int64_t> ints(std::size_t i) const {
     return {items_[i].ints.data(), items_[i].ints.size()};
   }

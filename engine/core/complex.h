@@ -6,6 +6,8 @@
 
 namespace teletensor::core {
 
+// T is float or double. A default-constructed number is not initialised. There is no conversion
+// between the two types: callers convert the parts.
 template <class T>
 struct Complex {
   T re, im;

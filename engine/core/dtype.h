@@ -1,4 +1,7 @@
 // Element types, devices, and the rules of type promotion.
+//
+// Daemon and client compute with these functions, and must get the same results: a change is a
+// change of the protocol (proto/wire/protocol.h).
 #pragma once
 
 #include <cstddef>
@@ -28,11 +31,13 @@ enum class DType : std::uint8_t {
   kU32 = 14,
   kU64 = 15,
 };
+// All of them, in the order of their numbers.
 inline constexpr DType kAllDTypes[] = {DType::kBool, DType::kU8,  DType::kI8,  DType::kI16,
                                        DType::kI32,  DType::kI64, DType::kF16, DType::kBF16,
                                        DType::kF32,  DType::kF64, DType::kC64, DType::kC128,
                                        DType::kU16,  DType::kU32, DType::kU64};
 
+// Size of an element in bytes. 0 if the number is not that of a dtype.
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kBool:
@@ -87,7 +92,7 @@ constexpr DType complex_of(DType dtype) {
   return dtype == DType::kF64 || dtype == DType::kC128 ? DType::kC128 : DType::kC64;
 }
 
-// The range of an integer dtype or bool.
+// The range of an integer dtype or bool, with both ends. Other dtypes have the range of bool.
 struct IntegerRange {
   std::int64_t least = 0;
   std::uint64_t most = 1;
@@ -113,8 +118,9 @@ constexpr double largest_of(DType dtype) {
   }
 }
 
-// PyTorch's names: "float32", "bool", ...
+// PyTorch's names: "float32", "bool", ... "unknown" if the number is not that of a dtype.
 std::string_view name_of(DType dtype);
+// Returns nullopt if no dtype has this name. Other names of PyTorch, such as "float", have none.
 std::optional<DType> dtype_from_name(std::string_view name);
 // Returns nullopt if no dtype has this number.
 std::optional<DType> dtype_from_number(std::uint64_t number);
@@ -131,6 +137,7 @@ bool can_cast(DType from, DType to);
 // may contain it.
 enum class DeviceKind : std::uint8_t { kCpu = 0, kCuda = 1, kSim = 2, kMeta = 3 };
 
+// A device of a daemon, or of a client if it is kMeta.
 struct Device {
   DeviceKind kind = DeviceKind::kCpu;
   std::uint8_t index = 0;

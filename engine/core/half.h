@@ -1,5 +1,8 @@
 // Half and BFloat16: storage of 16-bit floats. Arithmetic happens in float; every store rounds to
-// nearest even.
+// nearest even. A number that is too large becomes infinity, and NaN stays NaN. A double is first
+// rounded to float, so it may be rounded twice, as in PyTorch.
+//
+// This file is also compiled for GPUs (engine/backends/cuda/codegen/prelude.cc).
 #pragma once
 
 #include <bit>
@@ -7,6 +10,8 @@
 
 namespace teletensor::core {
 
+// IEEE 754 binary16: 5 bits of exponent and 10 of mantissa; the largest number is 65504. Subnormal
+// numbers are kept.
 struct Half {
   std::uint16_t bits = 0;
 
@@ -25,6 +30,7 @@ struct Half {
   }
   explicit operator double() const { return static_cast<float>(*this); }
 
+  // The bits of the nearest Half. Every NaN becomes the quiet NaN 0x7e00 with the sign of `value`.
   static std::uint16_t from_float(float value) {
     const std::uint32_t x = std::bit_cast<std::uint32_t>(value);
     const std::uint16_t sign = static_cast<std::uint16_t>((x >> 16) & 0x8000u);
@@ -41,6 +47,8 @@ struct Half {
   }
 };
 
+// The upper half of a float: the exponents of a float, and 7 bits of mantissa. A NaN becomes quiet
+// and keeps its upper bits.
 struct BFloat16 {
   std::uint16_t bits = 0;
 

@@ -1,5 +1,11 @@
 // InlineVector<T, N>: a vector that stores its first N elements without heap memory. Not
 // thread-safe.
+//
+// Indices are not checked. Pointers to elements, and iterators, are valid until the vector grows
+// beyond its capacity, is moved or is destroyed; unlike those of std::vector, they may not stay
+// valid if the vector is moved. A vector that was moved from is empty. If push_back(),
+// emplace_back() or resize() throws std::bad_alloc, the vector is unchanged (with_memory.h turns
+// the exception into a Status). Moves of T must not throw.
 #pragma once
 
 #include <cstddef>
@@ -54,12 +60,16 @@ class InlineVector {
   const T* end() const { return data_ + size_; }
 
   void push_back(T item) { emplace_back(std::move(item)); }
+  // Returns the new element. The arguments must not refer to elements of this vector, which may
+  // move first; push_back() has no such condition.
   template <class... Args>
   T& emplace_back(Args&&... args) {
     if (size_ == capacity_) grow(capacity_ * 2);
     return *make(data_ + size_++, std::forward<Args>(args)...);
   }
   void pop_back() { data_[--size_].~T(); }
+  // New elements are zero if T is a number, and default-initialised if it is a class. The memory of
+  // removed elements is kept for later ones, also by clear().
   void resize(std::size_t n) {
     if (n > capacity_) grow(n);
     while (size_ > n) pop_back();
@@ -87,7 +97,9 @@ class InlineVector {
       return new (at) T(std::forward<Args>(args)...);
     }
   }
+  // Where the elements are while they need no heap memory.
   T* inline_data() { return std::launder(reinterpret_cast<T*>(bytes_)); }
+  // Moves the elements to heap memory with room for `capacity` elements.
   void grow(std::size_t capacity) {
     T* bigger = std::allocator<T>().allocate(capacity);
     for (std::size_t i = 0; i < size_; ++i) {
@@ -98,6 +110,7 @@ class InlineVector {
     data_ = bigger;
     capacity_ = capacity;
   }
+  // Destroys the elements and returns the heap memory.
   void reset() {
     clear();
     if (capacity_ > N) std::allocator<T>().deallocate(data_, capacity_);

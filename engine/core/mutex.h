@@ -1,6 +1,10 @@
 // Mutex, MutexLock and CondVar: wrappers of the standard classes with clang's thread-safety
 // annotations.
 //
+// clang checks the annotations with -Wthread-safety; other compilers ignore them. TT_GUARDED_BY(m)
+// marks a field that may only be used while m is held, TT_REQUIRES(m) a function whose caller must
+// hold m, and TT_EXCLUDES(m) a function whose caller must not.
+//
 // TSan supports std::mutex, but not Debian's absl::Mutex.
 #pragma once
 
@@ -19,6 +23,7 @@
 
 namespace teletensor::core {
 
+// Not recursive. Prefer MutexLock to lock() and unlock().
 class TT_ANNOTATION(capability("mutex")) Mutex {
  public:
   void lock() TT_ANNOTATION(acquire_capability()) { mutex_.lock(); }
@@ -30,6 +35,7 @@ class TT_ANNOTATION(capability("mutex")) Mutex {
   std::mutex mutex_;
 };
 
+// Holds the mutex while the object exists.
 class TT_ANNOTATION(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) TT_ANNOTATION(acquire_capability(mutex)) : mutex_(mutex) {
@@ -43,6 +49,8 @@ class TT_ANNOTATION(scoped_lockable) MutexLock {
   Mutex& mutex_;
 };
 
+// Threads that wait test their condition in a loop around wait(), which names the fields that it
+// reads; a lambda as predicate would hide them from clang's check.
 class CondVar {
  public:
   // Precondition: the caller holds `mutex`, which is held again on return. Wake-ups may be
@@ -52,7 +60,7 @@ class CondVar {
     condition_.wait(lock);
     lock.release();
   }
-  // Returns false if the time has passed.
+  // Like wait(), but for at most `time` of the steady clock. Returns false if the time has passed.
   template <class Rep, class Period>
   bool wait_for(Mutex& mutex, std::chrono::duration<Rep, Period> time) TT_REQUIRES(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
@@ -60,6 +68,7 @@ class CondVar {
     lock.release();
     return notified;
   }
+  // Callable with and without the mutex. The condition must have been changed with the mutex held.
   void notify_one() { condition_.notify_one(); }
   void notify_all() { condition_.notify_all(); }
 

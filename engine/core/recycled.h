@@ -13,7 +13,10 @@
 
 namespace teletensor::core {
 
-// A base class. Precondition: T is final, or no derived class is larger.
+// A base class of T, which replaces T's operators new and delete. Precondition: T is final, or no
+// derived class is larger. The memory that is kept per class is bounded: two batches for each
+// thread, and kMaxBatches batches for all of them; further objects go back to malloc. Thread-safe,
+// like malloc. Throws std::bad_alloc like the global operator.
 template <class T>
 class Recycled {
  public:

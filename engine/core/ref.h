@@ -1,4 +1,8 @@
 // Ref<T>: an intrusive reference-counting pointer, and the two base classes with the counter.
+//
+// A new object has no reference yet: make_ref() creates it with one, and the object then lives
+// until the last Ref is gone. Because the counter is in the object, a Ref can be made from a plain
+// pointer at any time, as long as another Ref keeps the object alive.
 #pragma once
 
 #include <atomic>
@@ -16,6 +20,7 @@ class Shared {
   Shared& operator=(const Shared&) = delete;
   virtual ~Shared() = default;
 
+  // Precondition: the caller has a reference, or the object is new.
   void acquire() const { count_.fetch_add(1, std::memory_order_relaxed); }
   // Returns false if the last reference has been dropped. Precondition: the object's memory still
   // exists.
@@ -26,6 +31,8 @@ class Shared {
     }
     return false;
   }
+  // Everything that other threads did with the object before their release() happens before its
+  // destructor.
   void release() const {
     if (count_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
@@ -59,6 +66,8 @@ class Counted {
   mutable std::uint32_t count_ = 0;
 };
 
+// T has acquire() and release(), usually from Shared or Counted. A Ref may be null. Like a plain
+// pointer it is not thread-safe itself: two threads that use one object need a Ref each.
 template <class T>
 class Ref {
  public:
@@ -90,6 +99,7 @@ class Ref {
   T* object_ = nullptr;
 };
 
+// Creates an object with one reference. Throws std::bad_alloc if memory is lacking.
 template <class T, class... Args>
 Ref<T> make_ref(Args&&... args) {
   return Ref<T>(new T(std::forward<Args>(args)...));

@@ -3,6 +3,9 @@
 //
 // The codes have the numbers of absl and gRPC, so server/ converts them by value. Bugs of this
 // program are CHECK failures, not Statuses. An OK Status is a single pointer and cheap to pass.
+//
+// Clients show the text of a Status to their users, as the text of an exception. So it begins with
+// the op or the call that was refused, and names the facts that caused the refusal.
 #pragma once
 
 #include <memory>
@@ -12,6 +15,7 @@
 
 namespace teletensor::core {
 
+// The numbers are used on the wire and must never change.
 enum class Code : int {
   kOk = 0,
   kCancelled = 1,
@@ -31,6 +35,8 @@ enum class Code : int {
   kDataLoss = 15,
 };
 
+// A code and a text. The compiler warns if a returned Status is ignored; a caller that may ignore
+// an error says so with (void). Not thread-safe, but copies are independent of each other.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -44,7 +50,7 @@ class [[nodiscard]] Status {
 
   bool ok() const { return state_ == nullptr; }
   Code code() const { return state_ ? state_->code : Code::kOk; }
-  // "op: fact, shapes"; empty if OK.
+  // "op: fact, shapes"; empty if OK. Valid until the Status is changed or destroyed.
   const std::string& message() const {
     static const std::string empty;
     return state_ ? state_->message : empty;
@@ -58,23 +64,30 @@ class [[nodiscard]] Status {
   std::unique_ptr<State> state_;
 };
 
+// The error of an argument that the caller must change. It is the usual error of refused input.
 inline Status invalid(std::string message) {
   return Status(Code::kInvalidArgument, std::move(message));
 }
+// The error of a call that is valid but not supported here.
 inline Status unimplemented(std::string message) {
   return Status(Code::kUnimplemented, std::move(message));
 }
+// The error of a state that only a bug can cause, of this program or of a peer.
 inline Status internal(std::string message) { return Status(Code::kInternal, std::move(message)); }
 
-// A T, or the Status that explains why there is none.
+// A T, or the Status that explains why there is none. T may be a type that can only be moved:
+// `std::move(*result)` takes the value.
 template <class T>
 class [[nodiscard]] Result {
  public:
   Result(T value) : value_(std::move(value)) {}
+  // Precondition: the status is not OK.
   Result(Status status) : status_(std::move(status)) {}
 
   bool ok() const { return value_.has_value(); }
+  // OK if there is a value.
   const Status& status() const { return status_; }
+  // Precondition of the functions below: ok().
   T& operator*() { return *value_; }
   const T& operator*() const { return *value_; }
   T* operator->() { return &*value_; }
@@ -85,7 +98,8 @@ class [[nodiscard]] Result {
   Status status_;
 };
 
-// Returns from the calling function if `expression` is not OK.
+// Returns the status of `expression` from the calling function unless it is OK. Also usable in a
+// function that returns a Result. The expression is evaluated once.
 #define TT_RETURN_IF_ERROR(expression)                                                          \
   do {                                                                                          \
     if (::teletensor::core::Status tt_status = (expression); !tt_status.ok()) return tt_status; \

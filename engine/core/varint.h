@@ -1,7 +1,10 @@
 // Reading and writing of the parts of protobuf's encoding that frames and saved programs use:
 // varints, tags, packed fields.
 //
-// Writing uses a bare pointer; the caller provides enough room. Reading checks bounds.
+// Writing uses a bare pointer, for speed on the path of each command: the caller provides enough
+// room, and each function returns the position after what it has written. Reading checks bounds,
+// because the bytes come from a peer or a file. The format is described in
+// https://protobuf.dev/programming-guides/encoding.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +13,18 @@
 
 namespace teletensor::core {
 
+// How the contents of a field are encoded. The deprecated groups (3 and 4) are never written and
+// not accepted.
 enum class WireType : std::uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 inline constexpr int kMaxVarint = 10;  // bytes
 
+// The number that precedes a field. Precondition: 1 <= field < 2^29.
 constexpr std::uint32_t tag_of(std::uint32_t field, WireType type) {
   return field << 3 | static_cast<std::uint32_t>(type);
 }
+// Maps 0, -1, 1, -2, ... to 0, 1, 2, 3, ..., so that negative numbers of small size have short
+// varints (protobuf's sint64).
 constexpr std::uint64_t zigzag(std::int64_t value) {
   return static_cast<std::uint64_t>(value) << 1 ^ static_cast<std::uint64_t>(value >> 63);
 }
@@ -24,6 +32,7 @@ constexpr std::int64_t unzigzag(std::uint64_t value) {
   return static_cast<std::int64_t>(value >> 1 ^ (0 - (value & 1)));
 }
 
+// Needs room for varint_size(value) bytes, at most kMaxVarint.
 inline char* put_varint(char* at, std::uint64_t value) {
   while (value >= 128) {
     *at++ = static_cast<char>(value | 128);
@@ -32,6 +41,7 @@ inline char* put_varint(char* at, std::uint64_t value) {
   *at++ = static_cast<char>(value);
   return at;
 }
+// The number of bytes that put_varint() writes.
 constexpr int varint_size(std::uint64_t value) {
   int size = 1;
   while (value >= 128) {
@@ -47,6 +57,7 @@ inline char* put_tag(char* at, std::uint32_t field, WireType type) {
 inline char* put_field(char* at, std::uint32_t field, std::uint64_t value) {
   return value == 0 ? at : put_varint(put_tag(at, field, WireType::kVarint), value);
 }
+// Writes the bytes themselves, without a length.
 inline char* put_bytes(char* at, std::string_view bytes) {
   if (!bytes.empty()) std::memcpy(at, bytes.data(), bytes.size());
   return at + bytes.size();
@@ -77,8 +88,11 @@ class Cursor {
       : at_(reinterpret_cast<const std::uint8_t*>(bytes.data())), end_(at_ + bytes.size()) {}
 
   bool done() const { return at_ == end_; }
+  // The number of bytes that were not read yet.
   std::size_t left() const { return static_cast<std::size_t>(end_ - at_); }
 
+  // Accepts an encoding that is longer than necessary, as protobuf does, but no number above 64
+  // bits.
   bool varint(std::uint64_t& value) {
     if (at_ != end_ && *at_ < 128) {
       value = *at_++;
@@ -92,7 +106,7 @@ class Cursor {
     at_ += 8;
     return true;
   }
-  // A length and that number of bytes.
+  // Reads a length and that number of bytes. `value` refers to the bytes of the cursor.
   bool bytes(std::string_view& value) {
     std::uint64_t size = 0;
     if (!varint(size) || size > left()) return false;
@@ -100,6 +114,8 @@ class Cursor {
     at_ += size;
     return true;
   }
+  // Returns false for field 0 and for a tag above 32 bits. `type` may be a number without a name,
+  // which skip() refuses.
   bool tag(std::uint32_t& field, WireType& type) {
     std::uint64_t value = 0;
     if (!varint(value) || value >> 32 != 0) return false;
@@ -107,6 +123,7 @@ class Cursor {
     type = static_cast<WireType>(value & 7);
     return field != 0;
   }
+  // Reads over the contents of a field, for a field that this program does not know.
   bool skip(WireType type) {
     std::uint64_t number = 0;
     std::string_view text;

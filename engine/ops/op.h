@@ -175,7 +175,8 @@ enum class Tangent : std::uint8_t {
   kTransposed,  // transposes the vjp: correct if the vjp is differentiable, but slow
   kDiagonal,    // each operand element affects one result element: the vjp, applied to the tangents
   kLinear,      // the op applied to the tangents; the tangents of constant operands are zeros
-  // Linear in each operand: the sum over operands of the op with that operand's tangent.
+  // The op is linear in each operand. The tangent of its result is a sum over the operands: each
+  // term is the op with one operand replaced by its tangent.
   kMultilinear,
 };
 

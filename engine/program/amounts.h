@@ -28,6 +28,7 @@ struct Amounts {
 inline constexpr Amounts kUsualLimits{0,        0,      0,      1024,  std::uint64_t{1} << 17,
                                       64 << 20, 10'000, 10'000, 60'000};
 
+// One quantity, as flags, the settings file, error messages and reports name it.
 struct AmountField {
   std::string_view name;  // name in error messages; the setting is "session_" + name
   std::uint64_t Amounts::*field;
@@ -48,6 +49,7 @@ inline constexpr std::array<AmountField, 9> kAmountFields{{
      "milliseconds that checking and planning a session's programs has taken"},
 }};
 
+// The number of steps of a block and of the blocks nested in it.
 inline std::uint64_t steps_of(const Block& block) {
   std::uint64_t steps = block.steps.size();
   for (const Step& step : block.steps) {

@@ -3,7 +3,8 @@
 // contains and what a session is restored from.
 //
 // Objects refer to each other by their index in the lists below. An image that was read from a file
-// is not trusted; the code that restores a session from it checks it.
+// is not trusted; the code that restores a session from it checks it. Its form in a file is
+// SavedImage of proto/teletensor/v1/state.proto, where 0 stands for kNone.
 #pragma once
 
 #include <cstdint>
@@ -34,26 +35,30 @@ struct Image {
     std::uint64_t writes = 0;          // lower bound of the number of writes to that storage
     std::string gone;                  // why the tensor is lost, if its stored bytes are outdated
   };
+  // The contents of a storage at one point of the execution, or an error.
   struct Value {
     core::DType dtype = core::DType::kF32;
     core::Device device;
     std::int64_t elements = 0;
     Index storage = kNone;  // a value without storage and without failure has no contents
     Index failure = kNone;
-    Index good = kNone;  // only with a failure
+    Index good = kNone;  // only with a failure: the last valid value before it
   };
   struct Failure {
-    std::uint64_t seq = 0;
+    std::uint64_t seq = 0;  // of the command that failed
     core::Status status;
   };
-  // A cell if it has elements (>= 0), otherwise a clock without a cell.
+  // A cell if it has elements (>= 0), otherwise a clock without a cell. The clock counts the writes
+  // to a base tensor and its views.
   struct Clock {
     std::int64_t elements = -1;
-    Index value = kNone;
-    std::uint32_t now = 0;
+    Index value = kNone;    // of the cell
+    std::uint32_t now = 0;  // number of writes so far
+    // Numbers of the writes whose commands had no effect, ascending.
     std::vector<std::uint32_t> taken_back;
     bool shared = false, read_only = false;  // for a cell whose storage other sessions use too
   };
+  // Where a gradient goes: to result `output` of a node, or to a leaf. Without both, nowhere.
   struct Edge {
     Index node = kNone, leaf = kNone;
     std::uint32_t output = 0;
@@ -62,51 +67,61 @@ struct Image {
     HandleId id = 0;  // 0: the client has dropped the handle, but another object refers to it
     core::Layout layout;
     Index cell = kNone, clock = kNone;
-    Index base = kNone, node = kNone, leaf = kNone, grad = kNone;
-    std::uint8_t made = 0;
-    bool flag = false, retains = false;
-    std::uint32_t output = 0, seen = 0;
+    Index base = kNone;                  // handle of the base; none if it is no view
+    Index node = kNone;                  // the node that computed it; none for a leaf
+    Index leaf = kNone;                  // handle that receives its gradient; none: itself
+    Index grad = kNone;                  // handle that is its .grad
+    std::uint8_t made = 0;               // how a view was created, as in SavedImage.Handle
+    bool flag = false, retains = false;  // its own requires_grad; retain_grad() was called
+    std::uint32_t output = 0, seen = 0;  // result of `node`; the clock when `node` was recorded
   };
+  // An operand of a recorded node: the layout of a tensor, or a number.
   struct Operand {
     core::Layout layout;
     core::Number number;
     bool is_number = false;
   };
+  // A value that a node saved for its backward.
   struct Saved {
-    int slot = 0;
+    int slot = 0;  // number of an operand, or ops::kResult and more for a result
     Index value = kNone;
-    std::int64_t elements = 0;
+    std::int64_t elements = 0;  // of its storage
     core::Layout layout;
     Edge edge;
     bool requires_grad = false;
   };
+  // A recorded op on the tape.
   struct Node {
-    std::uint64_t at = 0, seq = 0;
-    OpId op = 0, label = 0;
-    std::vector<Edge> edges;
+    std::uint64_t at = 0, seq = 0;  // position on the tape; number of the command
+    OpId op = 0, label = 0;         // `label` is the op that the client called
+    std::vector<Edge> edges;        // one for each operand
     std::vector<Operand> operands;
     std::vector<std::uint32_t> counts;
     core::Attributes attributes;
     std::vector<Saved> saved;
-    std::vector<core::Layout> results;
+    std::vector<core::Layout> results;                      // set only if there are several
     std::vector<std::pair<std::uint32_t, Index>> retained;  // (output, handle)
     Index remade_for = kNone;                               // index of a handle
+    // Whether a Forget has dropped its saved values, its backward reads a number operand, and a
+    // backward has freed its saved values.
     bool forgotten = false, keeps_number = false, freed = false;
   };
   // An in-place command that may still be undone because of a late error.
   struct Undo {
     std::uint64_t seq = 0;
     Index cell = kNone, clock = kNone;
-    std::uint32_t tick = 0;
+    std::uint32_t tick = 0;  // the clock after the write
+    // The handle whose history changed (none if the write was not recorded), its new node, and its
+    // previous node with the number of that node's result.
     Index base = kNone, node = kNone, old_node = kNone;
     std::uint32_t old_output = 0;
   };
   // A tape node of a view that was rebuilt.
   struct Remade {
     std::uint64_t seq = 0;
-    Index clock = kNone, node = kNone;
-    Edge old;
-    std::uint32_t old_seen = 0, seen = 0;
+    Index clock = kNone, node = kNone;     // `node` is the new one
+    Edge old;                              // the edge that it replaced
+    std::uint32_t old_seen = 0, seen = 0;  // the clock for `old` and for `node`
   };
 
   std::vector<Storage> storages;
@@ -124,7 +139,7 @@ struct Image {
   HandleId next_id = 1;
 
   // ---- the state of the session outside of its graph
-  std::uint64_t owner = 0;  // the user whose quota its storages count towards
+  std::uint64_t owner = 0;  // identifies the session as the owner of its storages
   struct Upload {
     std::uint64_t number = 0;
     Index storage = kNone;
@@ -143,6 +158,7 @@ struct Image {
   std::vector<Upload> uploads;  // complete uploads that are not bound to a handle yet
   std::vector<Download> downloads;
   std::vector<std::uint64_t> given_up;  // bulk fetches that the client no longer wants
+  // Results of fetches up to this command are dropped, because an earlier client issued them.
   std::uint64_t forsaken_upto = 0;
   // Commands with smaller numbers are cancelled, including those that arrive later.
   std::uint64_t cancelled_below = 0;
@@ -168,12 +184,15 @@ struct Image {
     std::uint64_t number = 0;  // the number that the session uses for the group
     std::string name;
     std::uint32_t rank = 0, ranks = 1;
-    std::uint64_t timeout_ms = 0;
-    std::uint64_t stamp = 0;  // differs between any two shutdowns
+    std::uint64_t timeout_ms = 0;  // maximum time that a collective waits for other ranks
+    std::uint64_t stamp = 0;       // differs between any two shutdowns
+    // The incarnation of the daemon that formed the group, and the group's number among those that
+    // it has formed.
     std::uint64_t former = 0, epoch = 0;
     std::vector<Place> places;          // empty if the group has not formed
     std::uint32_t place = 0;            // index of this daemon in `places`
     std::vector<std::uint32_t> joined;  // ranks on this daemon
+    // Number of collectives that have run, and of the group's latest cut (engine/collective/cut.h).
     std::uint64_t collectives = 0, generation = 0;
     bool elastic = false;  // the group continues without ranks that are lost
     struct Lost {

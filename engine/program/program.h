@@ -93,7 +93,8 @@ struct Step {
   friend bool operator==(const Step&, const Step&);
 };
 
-// The type of a record. It has no elements, whatever the record contains.
+// The type that a record has as a value of a program. Its element count is always 0 and does not
+// tell how many rounds the record contains.
 inline ValueType record_type(core::Device device) { return {core::DType::kU8, device, 0}; }
 inline core::Geometry record_geometry() { return core::Geometry(core::Dims{0}); }
 

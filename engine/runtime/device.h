@@ -18,6 +18,8 @@ namespace teletensor::runtime {
 
 class Device {
  public:
+  // `budget` is the memory that all sessions together may use on the device, in bytes. The catalog
+  // must outlive the device.
   Device(std::unique_ptr<backends::Backend> backend, std::uint64_t budget,
          const ops::Catalog& catalog);
 
@@ -29,6 +31,7 @@ class Device {
   backends::Kernel kernel(ops::OpId op) const { return kernels_[op]; }
 
  private:
+  // Lets the pool obtain, clear and copy the memory of the backend.
   class BackendSource : public memory::Source {
    public:
     BackendSource(backends::Backend* backend, backends::Accelerator* accelerator)

@@ -140,7 +140,8 @@ core::Result<core::Ref<memory::Storage>> Publications::take(const program::Publi
   if (id != by_id_.end()) {
     const Name& name = names_.at(id->second);
     const Facts& facts = name.facts;
-    // The last reference may be gone already; gone() then waits for the lock held here.
+    // The last reference to the storage may be gone already: then try_acquire() fails, and the
+    // thread that dropped it waits in gone() for the lock that is held here.
     if (open_to(facts.user, facts.users, user) && facts.dtype == described.dtype &&
         facts.device == described.device && facts.shape == described.shape &&
         described.writable == facts.writable && name.entry->storage()->try_acquire()) {

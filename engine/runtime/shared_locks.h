@@ -26,6 +26,8 @@ class SharedLocks {
   SharedLocks(const SharedLocks&) = delete;
   SharedLocks& operator=(const SharedLocks&) = delete;
 
+  // The add() functions collect the storages; they lock nothing. Storages that are not published
+  // are ignored. Must not be called after acquire().
   void add(const program::Instruction& instruction) {
     for (const program::Operand& operand : instruction.operands) {
       if (operand.value && operand.value->contents) add(*operand.value, false);
@@ -43,7 +45,9 @@ class SharedLocks {
     uses_.push_back({core::Ref<core::Shared>(&storage), storage.sharing(), write});
     on_device_ |= storage.device().kind != core::DeviceKind::kCpu;
   }
-  // Takes all locks. *waits is set if that must wait (memory::LockRequest::try_lock).
+  // Takes all locks, in one order for all sessions, so that no two sessions wait for each other. If
+  // *waits is set, the locks are not held: the instruction must be tried again later
+  // (memory::LockRequest::try_lock). Returns the error of a device that cannot order its accesses.
   core::Status acquire(bool* waits) {
     *waits = false;
     if (uses_.empty()) return {};

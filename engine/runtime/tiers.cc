@@ -477,7 +477,8 @@ Tiers::Found Tiers::evict_own(Request& request, const Lack& lack) {
   if (frozen) own.thaw();
   if (lack.met()) return Found::kRoom;
   if (!any) note_nothing(request, own, lack.device);
-  // If storages were moved, another session has taken the room.
+  // If storages were moved and there is still no room, another session has taken the memory that
+  // became free, and the request is tried again later.
   return any || stopped(request) ? Found::kLater : Found::kNever;
 }
 

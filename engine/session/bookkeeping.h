@@ -45,7 +45,8 @@ class Bookkeeping {
     return (limits_.handles == 0 || handles_fit(next)) &&
            (limits_.tape_bytes == 0 || tape_bytes() <= limits_.tape_bytes);
   }
-  // Returns true if it stays within these limits with any repetition of a template.
+  // Returns true if the session stays within the limits of fits() even with the largest repetition
+  // of a template.
   bool fits_template() const {
     // kBytes: more than a handle, a value and a node of the tape.
     constexpr std::uint64_t kMost = program::Template::kMaxSteps, kBytes = 4096;

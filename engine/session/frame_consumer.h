@@ -104,8 +104,8 @@ class FrameConsumer {
   // it waits for the back end.
   bool is_stopped() const;
   bool is_paused() const;
-  // Lets the consumer run through the next command that may contain a collective. Returns true if
-  // it was paused; the caller then pumps.
+  // Lets the consumer run the commands up to and including the next one that may contain a
+  // collective. Returns true if it was paused; the caller must then call pump().
   bool allow_collective();
   // Lets the consumer run no further command. Returns is_stopped(), where a wait for the back end
   // counts only if the back end has not asked to continue.

@@ -1,5 +1,10 @@
 // Host: the implementation of Engine over a given list of devices. Engine::create() passes the real
 // devices, tests pass their own.
+//
+// Threads of the server call it, several at a time; engine::Engine documents the functions.
+// Sessions must be destroyed before their host. After a restart of the daemon the order is
+// number_from(), restore_common() and restore_publication(), restore() for each session, and
+// restored().
 #pragma once
 
 #include <memory>

@@ -1,5 +1,10 @@
 // QueueSink: passes the instructions of a session's front end to the queue of its back end, and
-// answers to the client what needs no instruction. Belongs to the owner of the front end.
+// answers to the client what needs no instruction. Belongs to the owner of the front end: only the
+// thread that has the front end calls it, except for find_published(). It never waits.
+//
+// autograd::Sink documents the functions. An error that concerns the command alone, such as an
+// upload that is missing, becomes a failed entry of the queue, so that the client gets a late
+// error; a returned error means that the command is refused.
 #pragma once
 
 #include <cstdint>
@@ -75,7 +80,7 @@ class QueueSink final : public autograd::Sink {
   std::vector<runtime::Publications::Facts> find_published(std::string_view name) const;
 
  private:
-  // The session as a rank of a group.
+  // The session as a rank of a group, with the functions by which the group reaches its listener.
   runtime::Groups::Join rank_of(program::Join as) const;
   runtime::Devices& devices() const { return parts_.back.executor().devices(); }
 

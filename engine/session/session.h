@@ -1,5 +1,10 @@
 // Session: the state and the execution of one client's commands. Its front end (names and tape)
 // runs in the frame consumer; its back end (kernels) runs on lanes.
+//
+// Functions of engine::Session, which documents them, are called by threads of the server, and
+// those of BackEvents by lanes; both at any time. The mutex guards the numbers of the next frame, a
+// waiting take-over and a requested snapshot, which depend on one another: each of them may begin
+// only while no frame is consumed. It is not held during a call of the listener or of `done`.
 #pragma once
 
 #include <atomic>
@@ -74,7 +79,8 @@ class Session final : public engine::Session,
   const runtime::Back& back() const { return back_; }
 
  private:
-  // The action after a snapshot: continue, pause for good, or pause until resume().
+  // The action after a snapshot: continue, pause for good (the daemon ends), or pause until
+  // resume().
   enum class After : std::uint8_t { kGoOn, kHold, kRest };
   struct Picture {  // a requested snapshot
     std::function<void(core::Result<program::Image>)> done;
@@ -86,7 +92,9 @@ class Session final : public engine::Session,
   // pause kResting.
   enum class Pause : std::uint8_t { kNone, kSnapshot, kResting };
 
+  // Lets a client that has called take_over() have the session, if no frame is being consumed.
   void give_to_successor();
+  // Requests a snapshot. `done` receives ABORTED if another one is pending.
   void picture(After after, std::function<void(core::Result<program::Image>)> done);
   bool stays_apart() const TT_REQUIRES(mu_);
   void pause_for_snapshot();

@@ -334,7 +334,7 @@ class RandomLoop {
       variables_.push_back(made);
       return;
     }
-    // In chains of products the contents would overflow.
+    // tanh keeps the contents small, because chains of products would overflow.
     const HandleId small = apply(line, "tanh", {h(made)});
     release(made);
     release(std::exchange(variables_[line.target], small));

@@ -1,4 +1,5 @@
-// Sessions whose client has no rules of the ops: what is refused becomes a late error.
+// Tests sessions of thin clients, which do not know the rules of the ops. A command that the daemon
+// refuses becomes a late error of the session.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -90,7 +91,7 @@ TEST_F(Thin, AWrongShapeFailsTheIdsOfItsCommandAndWhatDependsOnThem) {
   EXPECT_EQ(fetched.root, root);
   EXPECT_EQ(read(good), (std::vector<float>{-1, -2}));
   const auto told = errors();
-  ASSERT_EQ(told.size(), 1u);  // once, whatever depends on it
+  ASSERT_EQ(told.size(), 1u);  // one error, and none for the commands that depend on its result
   EXPECT_EQ(told[0].root, root);
   EXPECT_NE(told[0].status.message().find("matmul"), std::string::npos);
 }
@@ -106,7 +107,7 @@ TEST_F(Thin, OtherRefusals) {
     EXPECT_EQ(fetched.root, root);
   };
   refused(apply("neg", {}), Code::kInvalidArgument);
-  refused(apply("neg", {a}, 2), Code::kInvalidArgument);  // makes one, and takes two ids
+  refused(apply("neg", {a}, 2), Code::kInvalidArgument);  // makes one tensor and declares two ids
   refused(apply("neg", {99}), Code::kNotFound);
   refused(add(program::Constant{core::DType::kF32, {}, {3}, "1234"}, 1), Code::kInvalidArgument);
   refused(add(program::Uploaded{77, core::DType::kF32, {}, {3}}, 1), Code::kNotFound);
@@ -120,7 +121,8 @@ TEST_F(Thin, OtherRefusals) {
   EXPECT_EQ(read(apply("neg", {a})), (std::vector<float>{-1, -2}));
 }
 
-// The ids of a refused command keep its text, which is charged as long as they do.
+// The ids of a refused command keep the text of its error, which is charged to the session until
+// the ids are released.
 TEST_F(Thin, TextsOfRefusalsAreCharged) {
   constexpr int kCount = 3000;
   constexpr std::size_t kText = 4000;
@@ -162,7 +164,7 @@ TEST_F(Thin, WhatWasToBeWrittenFailsUntilTheErrorIsRaised) {
 TEST_F(Thin, ABackwardThatIsRefusedFailsItsGradients) {
   const HandleId a = constant({2}, {1, 2});
   add(program::SetFlag{program::SetFlag::What::kRequiresGrad, a, true}, 0);
-  const HandleId square = apply("mul", {a, a});  // no scalar
+  const HandleId square = apply("mul", {a, a});  // not a scalar, so its backward is refused
   program::Backward backward;
   backward.roots = {square};
   backward.seeds = {0};
@@ -176,7 +178,7 @@ TEST_F(Thin, ABackwardThatIsRefusedFailsItsGradients) {
   backward.retain_graph = true;
   const HandleId good = add(backward, 1);
   EXPECT_EQ(read(good), (std::vector<float>{2, 4}));
-  backward.made = 3;  // takes more ids than it makes: the others fail
+  backward.made = 3;  // declares more ids than it makes tensors; the remaining ids fail
   const HandleId surplus = add(backward, 3);
   EXPECT_EQ(read(surplus), (std::vector<float>{2, 4}));
   EXPECT_EQ(fetch(surplus + 2).status.code(), Code::kInvalidArgument);

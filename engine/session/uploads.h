@@ -43,7 +43,7 @@ class Uploads final : public engine::Uploads {
   std::uint64_t bytes() const;  // of all uploads
   // Refuses every later begin with this error, because the session is broken.
   void refuse(const core::Status& broken);
-  // Removes all uploads. Those that the former client waits for fail with ABORTED.
+  // Removes all uploads. Uploads that the former client waits for fail with ABORTED.
   void clear();
   // While frozen, no upload can be finished: the session may continue elsewhere from an image that
   // contains only the uploads finished earlier.

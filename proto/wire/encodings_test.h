@@ -138,7 +138,8 @@ class Encodings {
     return out;
   }
 
-  // The occurrences of all fields; those of one field keep their order.
+  // Returns the encoded occurrences of all fields, in an order of the fields that a decoder must
+  // accept. The occurrences of one field keep their order.
   Pieces pieces(const Message& m) {
     std::vector<Pieces> fields;
     const auto& r = *m.GetReflection();

@@ -21,6 +21,8 @@ inline std::string encode(const std::vector<program::Command>& commands,
   return std::string(writer.finish(0, 0));
 }
 
+// A visitor of CommandFields (command_fields.h) that gives each field a random value. The same seed
+// gives the same commands. Extreme numbers and long lists are frequent.
 class RandomCommands {
  public:
   explicit RandomCommands(std::uint64_t seed) : random_(seed) {}
@@ -28,7 +30,7 @@ class RandomCommands {
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
   bool coin() { return below(2) == 0; }
 
-  // Handles are below `next`, which must be at least 2.
+  // A command of a random kind. Its handles are below `next`, which must be at least 2.
   program::Command command(program::HandleId next) {
     next_ = next;
     if (below(3) == 0) return apply();

@@ -258,7 +258,7 @@ Status Tokens::adopt(const std::string& user, const std::vector<Hashed>& tokens)
       return Status(Code::kResourceExhausted, "token: there are already " + std::to_string(kMax) +
                                                   ", which is the maximum; revoke some");
     }
-    // Another token in this file may have the same id.
+    // If another token of this database has the same id, nothing is inserted.
     const Result<bool> stored =
         Query(db_, "INSERT OR IGNORE INTO tokens VALUES (?, ?, ?, 'user', ?, ?, 0)")
             .bind(each.id)

@@ -12,6 +12,7 @@
 
 namespace teletensor::server {
 
+// One instruction that ran for longer than Limits::slow.
 struct SlowEntry {
   std::chrono::steady_clock::time_point at;
   std::uint64_t session = 0;  // Session number.
@@ -23,8 +24,9 @@ struct SlowEntry {
 
 class SlowLog {
  public:
-  static constexpr std::size_t kMax = 256;
+  static constexpr std::size_t kMax = 256;  // Number of entries that are kept.
 
+  // Removes the oldest entry if there are too many.
   void add(SlowEntry entry) {
     core::MutexLock lock(mutex_);
     if (entries_.size() == kMax) entries_.pop_back();
@@ -40,6 +42,8 @@ class SlowLog {
     }
     return found;
   }
+  // Sets the source line of a command, which the client reports later than the daemon runs it. Has
+  // no effect if the entry was removed meanwhile.
   void set_site(std::uint64_t session, std::uint64_t seq, const std::string& site) {
     core::MutexLock lock(mutex_);
     for (SlowEntry& entry : entries_) {
@@ -51,6 +55,7 @@ class SlowLog {
     core::MutexLock lock(mutex_);
     return {entries_.begin(), entries_.end()};
   }
+  // Number of entries since the start, with those that were removed.
   std::uint64_t added() const {
     core::MutexLock lock(mutex_);
     return added_;

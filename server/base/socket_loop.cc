@@ -2,7 +2,6 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <utility>
 
@@ -19,21 +18,22 @@ namespace {
 
 constexpr std::uint64_t kStopNumber = 0;  // Registrations are numbered from 1.
 
-bool control(int epoll, int operation, int socket, std::uint64_t number, std::uint32_t events) {
+bool control(const core::UniqueFd& epoll, int operation, int socket, std::uint64_t number,
+             std::uint32_t events) {
   epoll_event event{};
   event.events = events;
   event.data.u64 = number;
-  return epoll_ctl(epoll, operation, socket, &event) == 0;
+  return epoll_ctl(epoll.get(), operation, socket, &event) == 0;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<SocketLoop>> SocketLoop::start(unsigned threads) {
   std::unique_ptr<SocketLoop> loop(new SocketLoop);
-  loop->epoll_ = epoll_create1(EPOLL_CLOEXEC);
-  loop->stop_ = eventfd(0, EFD_CLOEXEC);
-  if (loop->epoll_ < 0 || loop->stop_ < 0 ||
-      !control(loop->epoll_, EPOLL_CTL_ADD, loop->stop_, kStopNumber, EPOLLIN)) {
+  loop->epoll_ = core::UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  loop->stop_ = core::UniqueFd(eventfd(0, EFD_CLOEXEC));
+  if (!loop->epoll_ || !loop->stop_ ||
+      !control(loop->epoll_, EPOLL_CTL_ADD, loop->stop_.get(), kStopNumber, EPOLLIN)) {
     return system_error("epoll");
   }
   for (unsigned i = 0; i < threads; ++i) {
@@ -43,7 +43,7 @@ Result<std::unique_ptr<SocketLoop>> SocketLoop::start(unsigned threads) {
 }
 
 SocketLoop::~SocketLoop() {
-  if (stop_ >= 0) eventfd_write(stop_, 1);
+  if (stop_) eventfd_write(stop_.get(), 1);
   for (std::thread& thread : threads_) thread.join();
   std::map<std::uint64_t, Registration> left;
   {
@@ -51,9 +51,6 @@ SocketLoop::~SocketLoop() {
     left.swap(registrations_);
   }
   left.clear();
-  for (const int each : {epoll_, stop_}) {
-    if (each >= 0) close(each);
-  }
 }
 
 Result<std::uint64_t> SocketLoop::add(int socket, std::shared_ptr<Handler> handler) {
@@ -105,7 +102,7 @@ std::shared_ptr<SocketLoop::Handler> SocketLoop::disarm(std::uint64_t number) {
 void SocketLoop::serve() {
   while (true) {
     epoll_event event{};
-    if (epoll_wait(epoll_, &event, 1, -1) <= 0) continue;
+    if (epoll_wait(epoll_.get(), &event, 1, -1) <= 0) continue;
     if (event.data.u64 == kStopNumber) return;
     if (const auto handler = disarm(event.data.u64)) handler->on_event();
   }

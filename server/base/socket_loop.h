@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/core/mutex.h"
+#include "engine/core/os/unique_fd.h"
 #include "engine/core/status.h"
 
 namespace teletensor::server {
@@ -54,7 +55,7 @@ class SocketLoop {
   // Returns the handler for an event of its socket. Null if the socket is not armed.
   std::shared_ptr<Handler> disarm(std::uint64_t number);
 
-  int epoll_ = -1, stop_ = -1;
+  core::UniqueFd epoll_, stop_;
   core::Mutex mutex_;
   std::uint64_t last_ TT_GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, Registration> registrations_ TT_GUARDED_BY(mutex_);

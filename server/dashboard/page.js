@@ -169,7 +169,8 @@ const WINDOW = 10;
 const MOST = 1000;
 const before = new Map();  // Name -> [{total, at}], oldest first.
 
-// The recent growth rate of a counter of seconds, of a session or a device.
+// Returns how fast the counter with this name grows, as the mean over the last WINDOW. `total` is its
+// value at time `at`; both are in seconds, so 1 means one lane or device that is always busy.
 export function rate(name, total, at) {
   if (before.size > MOST) before.clear();
   if (!before.has(name)) before.set(name, []);

@@ -28,7 +28,7 @@ class HttpConnections {
   static constexpr std::size_t kShare = 16;  // Maximum number of connections of one address.
   // Threads that exist from the start; others, up to kPlaces, start when they are needed.
   static constexpr std::size_t kFirstThreads = 8;
-  // Maximum number of pending connections, of all addresses and of one.
+  // Maximum number of pending connections: of all addresses together, and of one address.
   static constexpr std::size_t kMaxPending = 128, kPendingShare = 48;
   // A connection that has waited for less is not ended while there is room for pending connections.
   // Otherwise a peer that connects all the time would end requests that are on their way.

@@ -70,10 +70,6 @@ in_port_t& port_of(sockaddr_storage& address) {
 
 }  // namespace
 
-Socket::~Socket() {
-  if (descriptor_ >= 0) close(descriptor_);
-}
-
 std::vector<Endpoint> PeerAddress::numeric() const {
   auto found = endpoints(text_, AI_NUMERICHOST);
   return found.ok() ? std::move(*found) : std::vector<Endpoint>();

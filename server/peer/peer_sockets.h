@@ -13,26 +13,12 @@
 #include <vector>
 
 #include "engine/core/mutex.h"
+#include "engine/core/os/unique_fd.h"
 #include "engine/core/status.h"
 
 namespace teletensor::server {
 
-// Owns a descriptor.
-class Socket {
- public:
-  explicit Socket(int descriptor = -1) : descriptor_(descriptor) {}
-  Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-  ~Socket();
-  int get() const { return descriptor_; }
-  explicit operator bool() const { return descriptor_ >= 0; }
-
- private:
-  int descriptor_;
-};
+using Socket = core::UniqueFd;
 
 struct Endpoint {
   sockaddr_storage address{};

@@ -60,8 +60,8 @@ class PeerStream final : public SocketLoop::Handler,
   PeerStream(const PeerStream&) = delete;
   PeerStream& operator=(const PeerStream&) = delete;
 
-  // Starts the connection and the calls to the owner, which may be told of the end before this
-  // function returns. Must be called once.
+  // Starts the connection, and from then on calls the owner. If the connection fails at once, the
+  // owner's closed() is called before this function returns. Must be called once.
   void open() noexcept;
   // Changes the owner from the next call on. Precondition: the caller is inside the first owner's
   // received().

@@ -96,7 +96,8 @@ TEST(Peers, ARestartedPeerIsMetAgainAndHearsNothingOfBefore) {
   b = std::make_unique<Box>("b", std::map<std::string, std::string>{{"a", kNowhere}});
   b->start();
   relay.aim(b->port());
-  // a sends #2 while it is told that it has met b, which may be after it was counted.
+  // The listener of a sends message 2 from its callback on_met. The meeting may be counted before
+  // the callback has sent the message, so the test waits for the message.
   ASSERT_TRUE(eventually([&] { return b->recorder->said_count("a") == 1; }));
   a.say("b", 3);
   b->say("a", 8);

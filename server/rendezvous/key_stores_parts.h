@@ -15,7 +15,10 @@
 
 namespace teletensor::server {
 
+// Bytes that are charged to the user for each key, each client whose last change is remembered,
+// each waiting call and each store, besides the texts: approximately what their entries take.
 inline constexpr std::uint64_t kKeyCost = 128, kClientCost = 64, kWaitCost = 256, kStoreCost = 1024;
+// A store's file is compacted when it is twice as large as after the last time, and this much more.
 inline constexpr std::uint64_t kLogSlack = std::uint64_t{1} << 20;
 inline constexpr char kStoreSuffix[] = ".store";
 

@@ -1,5 +1,9 @@
 // StoreService is the gRPC service for the key-value stores (proto/teletensor/v1/store.proto), on
 // top of KeyStores. It uses gRPC's callback API, so a waiting call occupies no thread.
+//
+// gRPC calls the methods from its own threads, several at a time. A store belongs to the user who
+// calls, so anonymous callers are refused. What the calls mean, and how a repeated call is
+// recognised, is described in key_stores.h.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -45,12 +49,15 @@ class StoreService final : public v1::Store::CallbackService {
                                  v1::StoreDropReply* reply) override;
 
  private:
+  // answer_to() is for calls that are answered at once, and waiting() for those that may wait for a
+  // key or a store until another client has made it.
   template <class Act>
   grpc::ServerUnaryReactor* answer_to(grpc::CallbackServerContext* context, const char* method,
                                       Act act) noexcept;
   template <class Act>
   grpc::ServerUnaryReactor* waiting(grpc::CallbackServerContext* context, const char* method,
                                     Act act) noexcept;
+  // The user who makes the call. PERMISSION_DENIED if the caller is anonymous.
   core::Result<Caller> caller(const grpc::CallbackServerContext& context, const char* method) const;
 
   KeyStores& stores_;

@@ -20,14 +20,17 @@ class RunCall : public LeaseCall {
  protected:
   explicit RunCall(Leases& leases) : leases_(leases) {}
 
-  // Sends what there is to send, or ends the stream if that is wanted. Any thread.
+  // Sends the messages that wait for the client, and ends the stream if finish() was called. Called
+  // by any thread.
   virtual void pump() = 0;
-  // Makes this stream, `self`, the Run stream of attach `attach`. If the lease does not take it,
-  // the stream is to end with the reason.
+  // Makes this stream the Run stream of attach `attach` of the lease. `self` is this object, for
+  // the lease's calls. If the lease refuses it, for example because the client has attached again,
+  // the stream ends with the reason (finish()).
   void join(LeaseRef lease, std::weak_ptr<LeaseCall> self, std::uint64_t attach);
   // Must be called when the client has disconnected or the stream is over.
   void detach(const char* how);
-  // The stream is to end with this status, unless it is to end already.
+  // Makes the stream end with this status after the messages that wait for the client. Has no
+  // effect if an earlier call has set a status.
   void finish(Ending ending);
   LeaseRef lease() const;
 

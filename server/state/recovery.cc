@@ -449,7 +449,7 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
     return no_room;
   };
   SessionStore::Terms terms{check, spares};
-  // A wait leaves time for other storages in a shutdown, and gives way to sessions that wait.
+  // During a shutdown, a wait may take a quarter of the time. Else it ends if other sessions wait.
   terms.may_wait = [&](Clock::time_point since) {
     const Clock::time_point now = Clock::now(), cut = cut_.load();
     if (cut != Clock::time_point::max()) return now < since + (cut - since) / 4;

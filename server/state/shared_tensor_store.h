@@ -30,9 +30,9 @@ class SharedTensorStore {
 
   // Writes those shared storages of `image`, and those names, that have changed since they were
   // written last. `terms` is passed to SessionStore::write(). Records in the image which version of
-  // each storage is on disk, or why there is none. A storage of another user than `user`, who has
-  // no room for it (StateUse), is added to `lost`. For a storage of `user` that is an error, and
-  // *full is set.
+  // each storage is on disk, or why there is none. If the owner of a storage has no room for it
+  // (StateUse), the result depends on the owner: if it is `user`, that is an error and *full is
+  // set; if it is another user, the storage is added to `lost`.
   core::Status write(program::Image& image, const std::string& user,
                      const SessionStore::Terms& terms, SessionStore::Lost& lost, bool* full);
   // Sets the shared storages that a session file refers to. An empty list means that the file was

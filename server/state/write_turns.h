@@ -2,7 +2,7 @@
 // queueing (Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996) with equal weights.
 // Each user has a start tag in seconds. Writing advances the tag of the session's user by the time
 // that it took, and the user with the lowest tag is next. The tag of a user without waiting
-// sessions is raised to that of the session that is written, so that nobody saves up turns. Users
+// sessions is raised to that of the session that is written, so that no user saves up turns. Users
 // with waiting sessions therefore get equal shares of the writer's time, whatever the number and
 // the sizes of their sessions, and a user that seldom needs the writer waits for one session of
 // another user. Not thread-safe.

@@ -1,8 +1,7 @@
 """A proxy in front of a daemon that alters answers: what the kit is to find."""
 
-from concurrent import futures
-
 import grpc
+from support.grpc_proxy import GrpcProxy
 from teletensor._conformance.caller import ADMIN, COMPUTE, plain
 from teletensor._conformance.schema import Schema
 
@@ -14,7 +13,7 @@ def passed_on(context):
             if key.startswith("teletensor-") or key == "authorization"]
 
 
-class Liar(grpc.GenericRpcHandler):
+class Liar(GrpcProxy):
     """`lie(name, values)` alters a message that the daemon sends, a dictionary, in place.
 
     `ending(code, text, word)` gives what a call ends with instead. With `garble` each Progress has bytes at its
@@ -24,17 +23,7 @@ class Liar(grpc.GenericRpcHandler):
     def __init__(self, address, lie=None, ending=None, garble=False):
         self.schema, self.lie, self.ending, self.garble = Schema(), lie, ending, garble
         self.frames = []
-        self.channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
-        self.server = grpc.server(futures.ThreadPoolExecutor(16), handlers=[self])
-        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
-        self.server.start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.server.stop(None).wait()
-        self.channel.close()
+        super().__init__(address)
 
     def service(self, details):
         if not details.method.startswith((COMPUTE, ADMIN)):

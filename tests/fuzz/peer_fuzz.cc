@@ -555,7 +555,7 @@ class Match {
   }
 
   Dice dice_;
-  // About seven of this number of messages are changed.
+  // Of this number of messages about seven are changed; it differs from run to run.
   const std::uint64_t calm_ = 16ull << dice_.below(5);
   runtime::testing::Box box_{256u << 20};
   memory::PoolHandle pool_{memory::Pool::create(box_.devices.at(0).pool(), 1, 0)};

@@ -83,7 +83,8 @@ const View& ProgramBuilder::pick(const Scope& scope) {
                                        : n - 1 - random_.below(std::min<std::size_t>(n, 3))];
 }
 
-// A view of another part, or in another order, of the same value.
+// Returns a view of the value of `view` that shows another part of it, or shows it in another
+// order.
 View ProgramBuilder::any_view(const View& view) {
   View out = view;
   core::Dims shape = view.geometry.shape, strides = view.geometry.strides;
@@ -239,7 +240,7 @@ void ProgramBuilder::unary(Block& block, Scope& scope, const char* name, const V
   block.steps.push_back(std::move(step));
 }
 
-// An if with a condition: both branches return tensors of the same type.
+// Makes an if-step with a condition. Both branches return tensors of the same type.
 void ProgramBuilder::branch(Block& block, Scope& scope) {
   View condition = literal(DType::kBool, std::string(1, static_cast<char>(random_.below(2))), {});
   if (random_.one_in(2)) {
@@ -394,7 +395,8 @@ Program ProgramBuilder::make() {
     program_.body.results.push_back(pick(scope));
   }
   program_.body.results.push_back(scope.views.back());
-  // The parameters after in-place steps.
+  // Adds a rebind for each parameter that a step overwrites: the parameter then becomes the last
+  // value that was written to its storage.
   for (std::uint32_t p = 0; p < program_.body.parameters.size(); ++p) {
     ValueId latest = program_.body.parameters[p].value;
     for (const Step& step : program_.body.steps) {

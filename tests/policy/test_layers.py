@@ -34,6 +34,7 @@ ROOMS = {
 # matching folder applies. A folder may always include its own headers.
 LAYERS = {
     "engine/core": ([], CLIENT),
+    "engine/core/os": (["engine/core/"], [STD, "unistd.h"]),
     "engine/program": (["engine/core/"], CLIENT),
     "engine/ops": (["engine/core/", "engine/program/"], CLIENT),
     "engine/autograd": (["engine/core/", "engine/program/", "engine/ops/"], CLIENT),

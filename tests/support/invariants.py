@@ -11,11 +11,12 @@ from support.daemon import SANITIZED, resident, wait_until
 from support.raw import Raw
 
 PATIENCE = 60
-# The maximum number of descriptors that are opened once and kept: the state directory, tokens, files of
-# moved memory, event loops.
+# The maximum number of descriptors that the daemon opens once and keeps: for the state directory, tokens,
+# files of moved memory and event loops.
 KEPT_OPEN = 24
-# The maximum resident memory beyond what is charged to sessions, in bytes (docs/operating.md, "Budgets"): the
-# program, free memory of the heap, blocks that are larger than their tensors; and for each session.
+# The maximum resident memory of the daemon that is not charged to sessions, in bytes (docs/operating.md,
+# "Budgets"). The first number is for the whole daemon: its program, free memory of the heap, and blocks that
+# are larger than their tensors. The second number is added for each session.
 BESIDE, BESIDE_EACH = 420 << 20, 16 << 20
 SECRET = re.compile(r"tt_[0-9a-f]{16}|token[\"'=: ]+[0-9a-f]{32}")
 SERVING = b"\x08\x01"  # HealthCheckResponse with the status SERVING

@@ -6,12 +6,12 @@ and a server knows nothing beyond it.
 
 import functools
 import types
-from concurrent import futures
 from pathlib import Path
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
 
+from .grpc_proxy import GrpcProxy
 from .raw import Raw, nothing
 
 FOLDER = Path(__file__).resolve().parents[2] / "proto/released"
@@ -62,7 +62,7 @@ class Client(Raw):
         return super().hello(**{"protocol_min": self.number, "protocol_max": self.number, **fields})
 
 
-class Server(grpc.GenericRpcHandler):
+class Server(GrpcProxy):
     """A server of this protocol number: a proxy that reduces a daemon to the contract of the number.
 
     It refuses other numbers in Hello, and fields in streams that the contract lacks, as a daemon of that number did;
@@ -73,17 +73,7 @@ class Server(grpc.GenericRpcHandler):
     def __init__(self, address, number):
         self.number, self.pool = number, contract(number)
         self.hellos, self.frames, self.violations = [], [], []
-        self.channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
-        self.server = grpc.server(futures.ThreadPoolExecutor(16), handlers=[self])
-        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
-        self.server.start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.server.stop(None).wait()
-        self.channel.close()
+        super().__init__(address)
 
     def service(self, details):
         service, _, name = details.method.removeprefix("/").partition("/")

@@ -25,43 +25,14 @@
 #include "gil.h"
 #include "session/followed.h"
 #include "session/gradient_stream.h"
+#include "session/hook_table.h"
+#include "session/node_modes.h"
 #include "session/pending.h"
-#include "session/saved_hooks.h"
 #include "session/source_lines.h"
 
 namespace teletensor::client {
 
 namespace nb = nanobind;
-
-// A checkpointed call: the function to run again, and the nodes that its second run has recorded.
-class Frame final : public core::Counted {
- public:
-  nb::object function;
-  std::size_t count = 0;  // Number of nodes of the first run that saved values.
-  std::vector<core::Ref<autograd::Node>> nodes;
-  std::size_t left = 0;  // Number of entries of `nodes` that a backward has not used yet.
-  nb::object outputs;    // Outputs of the second run; they keep its nodes alive in the daemon.
-};
-
-// Data that this client keeps for a tape node.
-class NodeExtra final : public core::Counted {
- public:
-  nb::object runner;  // For a node of a Function: called with the node and the gradients.
-  std::string name;
-  core::Ref<Frame> frame;
-  std::size_t index = 0;  // Index of the node in its checkpoint frame.
-  std::string site;       // In anomaly mode: the source line that recorded the node.
-  // The saved_tensors_hooks for each saved value of the node, until the value is packed.
-  std::vector<SavedHooks::Packing> packing;
-  // A result of pack().
-  struct Packed {
-    int slot;
-    nb::object value, unpack;
-    bool requires_grad;
-  };
-  std::vector<Packed> packed;
-};
-NodeExtra& extra_of(autograd::Node& node);
 
 class PySession final : public Session {
  public:
@@ -78,9 +49,7 @@ class PySession final : public Session {
   Status run_grad_hook(autograd::HookId hook, Handle& leaf) override;
   Status add_rows(Handle& leaf, bool input, Var& gradient) override;
   Status ran(autograd::Node& node, std::span<const Var> given, bool retain_graph) override;
-  bool reads_gradients() const override {
-    return anomaly_check_.is_valid() && !anomaly_check_.is_none();
-  }
+  bool reads_gradients() const override { return node_modes_.checks_gradients(); }
   bool leaf_done(Handle& leaf) override;
   core::Result<autograd::Node*> again(autograd::Node& node) override;
   Var saved_again(int slot, autograd::Node& node) override;
@@ -92,26 +61,13 @@ class PySession final : public Session {
   SourceLines& lines() { return lines_; }
   RepeatedReads& repeated_reads() { return repeated_reads_; }
   GradientStream& gradient_stream() { return gradient_stream_; }
+  // Checkpoints, saved_tensors_hooks and anomaly mode.
+  NodeModes& node_modes() { return node_modes_; }
+  // The Python functions behind the hooks of tensors and nodes.
+  HookTable& hooks() { return hooks_; }
   // Returns true if calls must be executed in order: inside levels and checkpoints, in strict mode
   // and in anomaly mode.
   bool in_order() const;
-
-  // Checkpoints: between begin and end, nodes belong to the frame and their saved values are
-  // dropped.
-  void begin_frame(core::Ref<Frame> frame, bool first);
-  void end_frame();
-  // Adds saved_tensors_hooks of this thread, which apply to the values that nodes save from now on.
-  void push_saved_hooks(SavedHooks::Hooks hooks);
-  std::size_t saved_hooks() const { return saved_hooks_.size(); }
-  // Removes the innermost hooks until `left` remain.
-  void pop_saved_hooks(std::size_t left);
-  // Sets anomaly mode: `site` returns the current source line, and `check` inspects the gradients
-  // of a node.
-  void set_anomaly(nb::object site, nb::object check);
-  autograd::HookId add_hook(nb::object callable);
-  // The callables of these hooks, without the hooks that were removed.
-  nb::list hooks(std::span<const autograd::HookId> ids) const;
-  void drop_hook(autograd::HookId hook) { hooks_.erase(hook); }
 
   // A source line such as "file.py:12 in train". Empty if it is no longer known.
   std::string site_of(std::uint64_t seq) const { return lines_.line(seq); }
@@ -143,9 +99,6 @@ class PySession final : public Session {
   Status before_use(Handle& h, bool writes) override { return followed_.before_use(h, writes); }
 
  private:
-  // Sets the graph's hooks for the states that concern nodes: checkpoints, saved_tensors_hooks and
-  // anomaly mode.
-  void watch_nodes();
   nb::object list_of(std::span<const Var> vars);
   Status take_list(PyObject* list, std::span<Var> vars, const char* what);
 
@@ -153,17 +106,9 @@ class PySession final : public Session {
   FollowedMemory followed_;
   SourceLines lines_;
   RepeatedReads repeated_reads_;
-  SavedHooks saved_hooks_;
   GradientStream gradient_stream_;
-  std::unordered_map<autograd::HookId, nb::object> hooks_;
-  autograd::HookId next_hook_ = 1;
-  struct OpenFrame {
-    core::Ref<Frame> frame;
-    bool first;  // Whether it is the first run of the checkpointed function.
-    std::thread::id thread;
-  };
-  std::vector<OpenFrame> frames_;  // Checkpoint frames in progress, innermost last.
-  nb::object anomaly_site_, anomaly_check_;
+  NodeModes node_modes_;
+  HookTable hooks_;
 };
 
 // The progress of a transfer, for other threads. `bound` is set when the command that makes a

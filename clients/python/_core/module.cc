@@ -22,7 +22,7 @@ PyObject* g_current;  // A callable that returns the current Session object.
 }  // namespace
 
 PySession::PySession(const SessionLimits& limits)
-    : Session(limits), pending_(*this), followed_(*this) {}
+    : Session(limits), pending_(*this), followed_(*this), node_modes_(*this) {}
 
 PySession::~PySession() {
   const WithoutGil released;  // Released, because the writer may wait for the GIL.
@@ -31,8 +31,8 @@ PySession::~PySession() {
 
 core::Result<Var> PySession::run_hook(autograd::HookId hook, const Var& g) {
   if (hook == kNoDataHook) return no_data();
-  const auto found = hooks_.find(hook);
-  if (found == hooks_.end()) return g;
+  const nb::object callable = hooks_.find(hook);
+  if (!callable.is_valid()) return g;
   static const ops::OpRef contiguous("contiguous");
   Var seen = g;
   if (!g.layout().geometry.contiguous()) {
@@ -40,7 +40,6 @@ core::Result<Var> PySession::run_hook(autograd::HookId hook, const Var& g) {
     TT_RETURN_IF_ERROR(status_);
     seen = out[0];
   }
-  const nb::object callable = found->second;
   nb::object gradient = nb::steal(wrap(*this, HandleRef(&autograd::handle_of(seen))));
   // Hooks run in the gradient mode of the backward: they are recorded only with create_graph.
   PyObject* changed = call_python(callable.ptr(), gradient.ptr());
@@ -58,16 +57,10 @@ core::Result<Var> PySession::run_hook(autograd::HookId hook, const Var& g) {
   return tensor->var();
 }
 
-autograd::HookId PySession::add_hook(nb::object callable) {
-  hooks_[next_hook_] = std::move(callable);
-  return next_hook_++;
-}
-
 void PySession::note_site(std::uint64_t seq) { lines_.note(seq, PendingCall::site()); }
 
 bool PySession::in_order() const {
-  return transforms::depth != 0 || strict || !frames_.empty() ||
-         (anomaly_site_.is_valid() && !anomaly_site_.is_none());
+  return transforms::depth != 0 || strict || node_modes_.in_order();
 }
 
 void PySession::tick() {

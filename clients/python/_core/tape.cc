@@ -30,11 +30,6 @@ nb::object tensor_or_none(PySession& session, const Var& v) {
 
 }  // namespace
 
-NodeExtra& extra_of(Node& node) {
-  if (node.extra == nullptr) node.extra = core::Ref<core::Counted>(new NodeExtra);
-  return *static_cast<NodeExtra*>(node.extra.get());
-}
-
 nb::object node_object(PySession& session, Node* node, Handle* leaf) {
   return nb::cast(
       PyNode{nb::borrow(session.self), &session, core::Ref<Node>(node), HandleRef(leaf)});
@@ -108,9 +103,8 @@ Status PySession::run_function(Node& node, std::span<Var> gradients, std::span<V
 }
 
 Status PySession::run_pre_hook(autograd::HookId hook, Node&, std::span<Var> gradients) {
-  const auto found = hooks_.find(hook);
-  if (found == hooks_.end()) return {};
-  const nb::object callable = found->second;
+  const nb::object callable = hooks_.find(hook);
+  if (!callable.is_valid()) return {};
   try {
     const nb::tuple tensors(list_of(gradients));
     const nb::object changed = nb::steal(call_python(callable.ptr(), tensors.ptr()));
@@ -125,9 +119,8 @@ Status PySession::run_pre_hook(autograd::HookId hook, Node&, std::span<Var> grad
 
 Status PySession::run_post_hook(autograd::HookId hook, Node& node, std::span<Var> given,
                                 std::span<const Var> gradients) {
-  const auto found = hooks_.find(hook);
-  if (found == hooks_.end()) return {};
-  const nb::object callable = found->second;
+  const nb::object callable = hooks_.find(hook);
+  if (!callable.is_valid()) return {};
   const std::size_t inputs = graph().tape().is_client_node(node) ? node.counts[0] : given.size();
   try {
     const nb::tuple into(list_of(given.first(inputs))), from(list_of(gradients));
@@ -142,9 +135,8 @@ Status PySession::run_post_hook(autograd::HookId hook, Node& node, std::span<Var
 }
 
 Status PySession::run_grad_hook(autograd::HookId hook, Handle& leaf) {
-  const auto found = hooks_.find(hook);
-  if (found == hooks_.end()) return {};
-  const nb::object callable = found->second;
+  const nb::object callable = hooks_.find(hook);
+  if (!callable.is_valid()) return {};
   try {
     const nb::object tensor = tensor_or_none(*this, Var(this, HandleRef(&leaf)));
     const nb::object done = nb::steal(call_python(callable.ptr(), tensor.ptr()));
@@ -157,67 +149,6 @@ Status PySession::run_grad_hook(autograd::HookId hook, Handle& leaf) {
 }
 
 // ---------------------------------------------------------------- checkpoints, anomaly, streams
-
-void PySession::watch_nodes() {
-  graph().tape().on_save = nullptr;
-  graph().tape().on_record = nullptr;
-  if (saved_hooks_.size() > 0 && frames_.empty()) {
-    graph().tape().on_save = [this](Node& node) {
-      std::vector<SavedHooks::Packing> packing;
-      for (const Node::SavedSlot& slot : node.saved) packing.push_back(saved_hooks_.of(slot));
-      if (std::none_of(packing.begin(), packing.end(),
-                       [](const SavedHooks::Packing& each) { return each.pack.is_valid(); })) {
-        return;
-      }
-      extra_of(node).packing = std::move(packing);
-      forgets().add(node);
-    };
-  }
-  if (!frames_.empty()) {
-    graph().tape().on_save = [this](Node& node) {
-      auto& [frame, first, thread] = frames_.back();
-      // Operators of another thread do not belong to the frame.
-      if (thread != std::this_thread::get_id()) return;
-      if (!first) {
-        frame->nodes.emplace_back(&node);
-        return;
-      }
-      NodeExtra& extra = extra_of(node);
-      extra.frame = frame;
-      extra.index = frame->count++;
-      forgets().add(node);
-    };
-  }
-  if (anomaly_site_.is_valid() && !anomaly_site_.is_none()) {
-    graph().tape().on_record = [this](Node& node) {
-      PyObject* site = call_python(anomaly_site_.ptr());
-      const char* text = site && PyUnicode_Check(site) ? PyUnicode_AsUTF8(site) : nullptr;
-      if (text != nullptr) extra_of(node).site = text;
-      PyErr_Clear();
-      Py_XDECREF(site);
-    };
-  }
-}
-
-void PySession::begin_frame(core::Ref<Frame> frame, bool first) {
-  frames_.push_back({std::move(frame), first, std::this_thread::get_id()});
-  watch_nodes();
-}
-
-void PySession::end_frame() {
-  if (!frames_.empty()) frames_.pop_back();
-  watch_nodes();
-}
-
-void PySession::push_saved_hooks(SavedHooks::Hooks hooks) {
-  saved_hooks_.push(std::move(hooks));
-  watch_nodes();
-}
-
-void PySession::pop_saved_hooks(std::size_t left) {
-  saved_hooks_.pop(left);
-  watch_nodes();
-}
 
 namespace {
 
@@ -313,9 +244,9 @@ core::Result<Node*> PySession::again(Node& node) {
   const core::Ref<Frame> frame = extra.frame;
   if (frame->nodes.empty()) {
     const transforms::Below below(0);
-    begin_frame(frame, false);
+    node_modes_.begin_frame(frame, false);
     PyObject* outputs = call_python(frame->function.ptr());
-    end_frame();
+    node_modes_.end_frame();
     if (outputs == nullptr) {
       frame->nodes.clear();
       return aborted();
@@ -361,19 +292,12 @@ Status PySession::ran(Node& node, std::span<const Var> given, bool retain_graph)
   if (!reads_gradients()) return {};
   try {
     const std::string site = node.extra ? extra_of(node).site : std::string();
-    anomaly_check_(node_name(*this, node), list_of(given), site);
+    node_modes_.anomaly_check()(node_name(*this, node), list_of(given), site);
   } catch (nb::python_error& error) {
     error.restore();
     return aborted();
   }
   return {};
-}
-
-void PySession::set_anomaly(nb::object site, nb::object check) {
-  anomaly_site_ = std::move(site);
-  anomaly_check_ = std::move(check);
-  expand_backward = !anomaly_check_.is_none();
-  watch_nodes();
 }
 
 bool PySession::leaf_done(Handle& leaf) {
@@ -558,13 +482,13 @@ void bind_tape(nb::module_& m) {
       .def("_saved", saved_of)
       .def("_add_pre_hook",
            [](PyNode& self, nb::object callable) {
-             const autograd::HookId id = self.session->add_hook(std::move(callable));
+             const autograd::HookId id = self.session->hooks().add(std::move(callable));
              if (self.node) self.node->hooks.push_back({Node::kWhole, id});
              return id;
            })
       .def("_add_hook",
            [](PyNode& self, nb::object callable) {
-             const autograd::HookId id = self.session->add_hook(std::move(callable));
+             const autograd::HookId id = self.session->hooks().add(std::move(callable));
              if (self.node) self.node->post_hooks.push_back(id);
              return id;
            })
@@ -574,7 +498,7 @@ void bind_tape(nb::module_& m) {
                std::erase_if(self.node->hooks, [&](const Node::Hook& h) { return h.id == id; });
                std::erase(self.node->post_hooks, id);
              }
-             self.session->drop_hook(id);
+             self.session->hooks().drop(id);
            })
       .def("__eq__",
            [](const PyNode& self, nb::handle other) {
@@ -592,10 +516,13 @@ void bind_tape(nb::module_& m) {
         return "<" + (self.node ? node_name(*self.session, *self.node) : "AccumulateGrad") + ">";
       });
   nb::class_<PyFrame>(m, "Frame", "A checkpointed call.")
-      .def("__enter__", [](PyFrame& self) { self.session->begin_frame(self.frame, true); })
+      .def("__enter__",
+           [](PyFrame& self) { self.session->node_modes().begin_frame(self.frame, true); })
       .def(
           "__exit__",
-          [](PyFrame& self, nb::handle, nb::handle, nb::handle) { self.session->end_frame(); },
+          [](PyFrame& self, nb::handle, nb::handle, nb::handle) {
+            self.session->node_modes().end_frame();
+          },
           nb::arg("type").none(), nb::arg("value").none(), nb::arg("trace").none())
       .def_prop_ro("count", [](const PyFrame& self) { return self.frame->count; });
   m.def("frame", [](PySession& session, nb::object function) {
@@ -612,19 +539,19 @@ void bind_tape(nb::module_& m) {
           const Handle& h = transforms::ground(autograd::handle_of(checked_tensor(t).var()));
           hooks.storages.emplace_back(h.cell, h.layout.dtype);
         }
-        session.push_saved_hooks(std::move(hooks));
+        session.node_modes().push_saved_hooks(std::move(hooks));
       },
       nb::arg("session"), nb::arg("pack"), nb::arg("unpack"), nb::arg("storages"));
-  m.def("saved_hooks", [](PySession& session) { return session.saved_hooks(); });
+  m.def("saved_hooks", [](PySession& session) { return session.node_modes().saved_hooks(); });
   m.def(
       "pop_saved_hooks",
-      [](PySession& session, std::size_t left) { session.pop_saved_hooks(left); },
+      [](PySession& session, std::size_t left) { session.node_modes().pop_saved_hooks(left); },
       nb::arg("session"), nb::arg("left"));
   m.def("depends_elsewhere", depends_elsewhere);
   m.def(
       "set_anomaly",
       [](PySession& session, nb::object site, nb::object check) {
-        session.set_anomaly(std::move(site), std::move(check));
+        session.node_modes().set_anomaly(std::move(site), std::move(check));
       },
       nb::arg("session"), nb::arg("site").none(), nb::arg("check").none());
   m.def("streamed", &streamed, nb::arg("session"), nb::arg("inline_bytes"), nb::arg("backward"),

@@ -548,25 +548,26 @@ void bind_tensor(nb::module_& m) {
       .def_prop_ro("retains_grad", [](const PyTensor& t) { return handle(t).retains; })
       .def("_add_post_hook",
            [](PyTensor& t, nb::object callable) {
-             const autograd::HookId id = t.session->add_hook(std::move(callable));
+             const autograd::HookId id = t.session->hooks().add(std::move(callable));
              handle(t).post_hooks.push_back(id);
              return id;
            })
       .def("_add_hook",
            [](PyTensor& t, nb::object callable) {
              if (handle(t).id == 0) raise_if(core::invalid("register_hook: not inside vmap"));
-             const autograd::HookId id = t.session->add_hook(std::move(callable));
+             const autograd::HookId id = t.session->hooks().add(std::move(callable));
              const Status status = t.session->register_hook(handle(t), id);
-             if (!status.ok()) t.session->drop_hook(id);
+             if (!status.ok()) t.session->hooks().drop(id);
              raise_if(status);
              return id;
            })
-      .def("_hooks", [](const PyTensor& t) { return t.session->hooks(handle(t).hooks); })
-      .def("_post_hooks", [](const PyTensor& t) { return t.session->hooks(handle(t).post_hooks); })
+      .def("_hooks", [](const PyTensor& t) { return t.session->hooks().list(handle(t).hooks); })
+      .def("_post_hooks",
+           [](const PyTensor& t) { return t.session->hooks().list(handle(t).post_hooks); })
       .def("_remove_hook",
            [](PyTensor& t, autograd::HookId id) {
              handle(t).remove_hook(id);
-             t.session->drop_hook(id);
+             t.session->hooks().drop(id);
            })
       .def("item", item, "The value of a tensor of one element, as a Python number.")
       .def("_read",

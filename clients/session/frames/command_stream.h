@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "clients/session/frames/fetches.h"
+#include "clients/session/frames/held_releases.h"
 #include "clients/session/frames/late_errors.h"
 #include "clients/session/frames/origin.h"
 #include "clients/session/frames/outgoing.h"
@@ -74,14 +75,11 @@ class CommandStream {
   void wake();
   // Reports that no call will wait for the value of this fetch.
   void drop_value(std::uint64_t fetch);
-  // Reports that releases wait to be sent together with another command, or no longer do. If no
-  // other command follows, the writer of a Stream calls `on_pause` after a while.
+  // Reports that releases wait to be sent together with another command. If no other command
+  // follows before held_releases().let_go(), the writer of a Stream calls `on_pause` after a while.
   void hold_releases() {
-    if (held_.load(std::memory_order_relaxed)) return;
-    held_.store(true);
-    if (resting_.load() > 0) limit_rest();
+    if (held_releases_.hold()) limit_rest();
   }
-  void let_releases_go() { held_.store(false, std::memory_order_relaxed); }
   // Returns an error if no more commands are accepted.
   core::Status status() const;
 
@@ -90,6 +88,7 @@ class CommandStream {
   std::uint64_t completed_upto() const { return completed_.load(std::memory_order_acquire); }
   // Returns true if the session is lost or closed.
   bool over() const { return over_; }
+  HeldReleases& held_releases() { return held_releases_; }
   // Waits for commands, at most `seconds`, and returns the next frame. An empty frame means that
   // the time has passed. Returns false if the session is closed and all frames were taken, or if
   // `stream` is not the latest one.
@@ -145,9 +144,6 @@ class CommandStream {
   // ---- For Stream
   std::chrono::microseconds pace() const { return limits_.pace; }
   void pause() { on_pause_(); }
-  // Counts the writers that sleep, which a released handle must wake.
-  void rest(int writers) { resting_.fetch_add(writers); }
-  bool holds_releases() const { return held_.load(); }
 
  private:
   // Precondition for these functions: the lock is held.
@@ -180,8 +176,7 @@ class CommandStream {
   // Written with mutex_ locked, and read without it by every operator call.
   std::atomic<std::uint64_t> completed_ = 0;
   std::atomic<bool> over_ = false;  // Whether the session is lost or closed.
-  std::atomic<bool> held_ = false;  // Whether releases wait to be sent.
-  std::atomic<int> resting_ = 0;    // Number of writers that sleep.
+  HeldReleases held_releases_;
 };
 
 }  // namespace teletensor::client

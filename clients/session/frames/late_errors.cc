@@ -25,7 +25,7 @@ void LateErrors::add(wire::ErrorEvent error) {
   any_ = true;
 }
 
-// Updates what depends on errors_ after errors were removed.
+// Updates any_ and shortage_ after errors were removed from errors_.
 void LateErrors::removed() {
   any_ = !errors_.empty();
   const auto found = std::find_if(errors_.begin(), errors_.end(), is_shortage);

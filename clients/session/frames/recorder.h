@@ -1,5 +1,9 @@
 // Recorder records when the frames of a session were sent, what its program waited for and, if
 // asked, the shapes of its operands, while profiling is on.
+//
+// Thread-safe: the sender adds frames, and API threads add waits and shapes. Callers test on() or
+// shapes() first, which costs one load, so that nothing is built while profiling is off. Records
+// beyond kMax of a kind are dropped until the program takes the earlier ones.
 #pragma once
 
 #include <atomic>
@@ -35,6 +39,7 @@ class Recorder {
 
   bool on() const { return on_.load(std::memory_order_relaxed); }
   bool shapes() const { return shapes_.load(std::memory_order_relaxed); }
+  // Starts or stops recording. Earlier records stay until they are taken.
   void turn(bool on, bool shapes = false) {
     on_.store(on, std::memory_order_relaxed);
     shapes_.store(on && shapes, std::memory_order_relaxed);
@@ -51,6 +56,7 @@ class Recorder {
     core::MutexLock lock(mutex_);
     if (operands_.size() < kMax) operands_.push_back(std::move(shapes));
   }
+  // take_shapes() and take() remove the records that they return, oldest first.
   std::vector<Shapes> take_shapes() {
     core::MutexLock lock(mutex_);
     return std::exchange(operands_, {});

@@ -1,4 +1,5 @@
-// SessionLimits: what a client knows about its session when the session starts.
+// SessionLimits: what a client knows about its session when the session starts. The client fills it
+// in from HelloReply; it does not change during the session.
 #pragma once
 
 #include <chrono>
@@ -11,6 +12,8 @@
 namespace teletensor::client {
 
 struct SessionLimits {
+  // The initial credits: the last command, and the total number of bytes of frames, that the client
+  // may send. Progress messages raise both.
   std::uint64_t credit_upto = 65536;
   std::uint64_t credit_bytes = 64ull << 20;
   wire::FrameLimits frame;

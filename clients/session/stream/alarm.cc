@@ -29,14 +29,11 @@ void wait_for_timer(int timer) {
   }
 }
 
-void drop_timer(int timer) { close(timer); }
-
 #else
 
 int make_timer() { return -1; }
 void set_timer(int, std::chrono::nanoseconds) {}
 void wait_for_timer(int) {}
-void drop_timer(int) {}
 
 #endif
 
@@ -44,12 +41,8 @@ void drop_timer(int) {}
 
 Alarm::Alarm() : timer_(make_timer()) {}
 
-Alarm::~Alarm() {
-  if (timer_ >= 0) drop_timer(timer_);
-}
-
 void Alarm::set(Duration time) {
-  if (timer_ >= 0) return set_timer(timer_, time);
+  if (timer_) return set_timer(timer_.get(), time);
   {
     MutexLock lock(mutex_);
     at_ = Clock::now() + time;
@@ -58,7 +51,7 @@ void Alarm::set(Duration time) {
 }
 
 void Alarm::wait() {
-  if (timer_ >= 0) return wait_for_timer(timer_);
+  if (timer_) return wait_for_timer(timer_.get());
   MutexLock lock(mutex_);
   while (at_ > Clock::now()) changed_.wait_for(mutex_, at_ - Clock::now());
 }

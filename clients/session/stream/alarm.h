@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "engine/core/mutex.h"
+#include "engine/core/os/unique_fd.h"
 
 namespace teletensor::client {
 
@@ -13,7 +14,6 @@ class Alarm {
   using Duration = std::chrono::nanoseconds;
 
   Alarm();
-  ~Alarm();
   Alarm(const Alarm&) = delete;
   Alarm& operator=(const Alarm&) = delete;
 
@@ -27,9 +27,9 @@ class Alarm {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Timer descriptor. Negative if the system provides none; then a condition variable is used,
+  // Timer descriptor. Empty if the system provides none; then a condition variable is used,
   // which does wake the thread.
-  const int timer_;
+  const core::UniqueFd timer_;
   core::Mutex mutex_;
   core::CondVar changed_;
   Clock::time_point at_ TT_GUARDED_BY(mutex_);

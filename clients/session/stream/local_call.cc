@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/os/unique_fd.h"
 #include "proto/wire/share.h"
 
 namespace teletensor::client {
@@ -55,16 +56,13 @@ class LocalCall {
   explicit LocalCall(int socket) : socket_(socket), buffer_(kReadBytes) {
     if (socket < 0) end_with(Code::kUnavailable, "the daemon did not accept the stream in time");
   }
-  ~LocalCall() {
-    drop();
-    if (socket_ >= 0) close(socket_);
-  }
+  ~LocalCall() { drop(); }
   LocalCall(const LocalCall&) = delete;
   LocalCall& operator=(const LocalCall&) = delete;
 
   void write(const tt_wire_part* parts, std::size_t count) {
     if (parts == nullptr) {
-      shutdown(socket_, SHUT_WR);
+      shutdown(socket_.get(), SHUT_WR);
       return;
     }
     parts_.assign(parts, parts + count);
@@ -81,7 +79,7 @@ class LocalCall {
         sent_ += static_cast<std::size_t>(n);
         if (sent_ == sizeof header_ + header_.size) drop();
       } else if (errno == EAGAIN) {
-        if (!wait_for(socket_, POLLOUT, until)) return TT_WIRE_TIMEOUT;
+        if (!wait_for(socket_.get(), POLLOUT, until)) return TT_WIRE_TIMEOUT;
       } else if (errno != EINTR) {
         drop();
         return TT_WIRE_OVER;
@@ -94,8 +92,9 @@ class LocalCall {
     const Clock::time_point until = deadline(timeout);
     while (!over_) {
       if (const int found = next(message); found != TT_WIRE_TIMEOUT) return found;
-      if (!wait_for(socket_, POLLIN, until)) return TT_WIRE_TIMEOUT;
-      const ssize_t n = recv(socket_, buffer_.data() + end_, buffer_.size() - end_, MSG_DONTWAIT);
+      if (!wait_for(socket_.get(), POLLIN, until)) return TT_WIRE_TIMEOUT;
+      const ssize_t n =
+          recv(socket_.get(), buffer_.data() + end_, buffer_.size() - end_, MSG_DONTWAIT);
       if (n > 0) {
         end_ += static_cast<std::size_t>(n);
       } else if (n == 0 || (errno != EINTR && errno != EAGAIN)) {
@@ -115,7 +114,7 @@ class LocalCall {
 
   void cancel() {
     cancelled_ = true;
-    shutdown(socket_, SHUT_RDWR);
+    shutdown(socket_.get(), SHUT_RDWR);
   }
 
  private:
@@ -133,7 +132,7 @@ class LocalCall {
     msghdr message{};
     message.msg_iov = vectors;
     message.msg_iovlen = count;
-    return sendmsg(socket_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
 
   void drop() {
@@ -190,7 +189,7 @@ class LocalCall {
     text_ = std::move(text);
   }
 
-  const int socket_;
+  const core::UniqueFd socket_;
   std::atomic<bool> cancelled_ = false;
 
   // ---- used by the writer

@@ -22,6 +22,7 @@ namespace teletensor::client {
 using core::Code;
 using core::Result;
 using core::Status;
+using core::UniqueFd;
 
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
   std::swap(base_, other.base_);
@@ -77,25 +78,6 @@ constexpr std::chrono::seconds kStreamAnswer{5};
 // others.
 constexpr int kPieces = 8;
 
-// Closes a descriptor when it is destroyed.
-class Owned {
- public:
-  explicit Owned(int descriptor = -1) : descriptor_(descriptor) {}
-  Owned(Owned&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  Owned& operator=(Owned&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-  ~Owned() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  int get() const { return descriptor_; }
-  int release() { return std::exchange(descriptor_, -1); }
-
- private:
-  int descriptor_;
-};
-
 Status unavailable(const std::string& what) {
   return Status(Code::kUnavailable, "shared memory: " + what + ": " + std::strerror(errno));
 }
@@ -109,14 +91,14 @@ Status check_peer(int socket) {
   return Status(Code::kPermissionDenied, "shared memory: the daemon runs as another user");
 }
 
-Result<int> dial(const std::string& path) {
+Result<UniqueFd> dial(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
     return core::invalid("shared memory: the path of the socket is too long");
   }
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  Owned socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (socket.get() < 0) return unavailable(path);
   if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     return unavailable(path);
@@ -126,7 +108,7 @@ Result<int> dial(const std::string& path) {
   if (setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &slice, sizeof slice) != 0) {
     return unavailable("socket");
   }
-  return socket.release();
+  return socket;
 }
 
 wire::ShareRequest request_of(const ShareAddress& from, wire::ShareKind kind) {
@@ -151,7 +133,7 @@ Status tell(int socket, const wire::ShareRequest& request) {
 }
 
 // Waits for the next reply, and for the descriptor that is sent with it.
-Status hear(int socket, wire::ShareReply& reply, Owned& descriptor, const Stop& stop) {
+Status hear(int socket, wire::ShareReply& reply, UniqueFd& descriptor, const Stop& stop) {
   iovec part{&reply, sizeof reply};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr message{};
@@ -169,7 +151,7 @@ Status hear(int socket, wire::ShareReply& reply, Owned& descriptor, const Stop& 
       header->cmsg_len == CMSG_LEN(sizeof(int))) {
     int passed = -1;
     std::memcpy(&passed, CMSG_DATA(header), sizeof passed);
-    descriptor = Owned(passed);
+    descriptor = UniqueFd(passed);
   }
   if (n != static_cast<ssize_t>(sizeof reply) || reply.magic != wire::kShareMagic) {
     return Status(Code::kUnavailable, "shared memory: the daemon went away");
@@ -179,7 +161,7 @@ Status hear(int socket, wire::ShareReply& reply, Owned& descriptor, const Stop& 
 }
 
 Status ask(int socket, const wire::ShareRequest& request, wire::ShareReply& reply,
-           Owned& descriptor, const Stop& stop) {
+           UniqueFd& descriptor, const Stop& stop) {
   TT_RETURN_IF_ERROR(tell(socket, request));
   return hear(socket, reply, descriptor, stop);
 }
@@ -219,18 +201,17 @@ Result<Mapped> map(int file, const wire::ShareReply& reply, int flags) {
 // daemon uses it again.
 Mapping::~Mapping() {
   if (base_ != nullptr) munmap(base_, length_);
-  if (hold_ >= 0) close(hold_);
 }
 
 Result<Mapping> Mapping::ask(const ShareAddress& from, const wire::ShareRequest& request,
                              std::uint64_t bytes, int flags, const Stop& stop) {
-  const Result<int> socket = dial(from.socket);
+  Result<UniqueFd> socket = dial(from.socket);
   if (!socket.ok()) return socket.status();
   Mapping mapping;
-  mapping.hold_ = *socket;
+  mapping.hold_ = std::move(*socket);
   wire::ShareReply reply;
-  Owned file;
-  TT_RETURN_IF_ERROR(client::ask(mapping.hold_, request, reply, file, stop));
+  UniqueFd file;
+  TT_RETURN_IF_ERROR(client::ask(mapping.hold_.get(), request, reply, file, stop));
   if (reply.bytes != bytes) {
     return core::internal("shared memory: the daemon sent another amount of memory than requested");
   }
@@ -265,11 +246,11 @@ Result<GpuMemory> take_gpu(const ShareAddress& from, std::uint64_t seq, std::uin
                            const Stop& stop) {
   wire::ShareRequest request = request_of(from, wire::kShareTakeGpu);
   request.number = seq;
-  const Result<int> socket = dial(from.socket);
-  if (!socket.ok()) return socket.status();
-  Owned hold(*socket), memory;
+  Result<UniqueFd> hold = dial(from.socket);
+  if (!hold.ok()) return hold.status();
+  UniqueFd memory;
   wire::ShareReply reply;
-  TT_RETURN_IF_ERROR(ask(hold.get(), request, reply, memory, stop));
+  TT_RETURN_IF_ERROR(ask(hold->get(), request, reply, memory, stop));
   if (reply.bytes != bytes || memory.get() < 0) {
     return core::internal(
         "shared memory: the daemon sent another amount of memory than requested, or none");
@@ -278,30 +259,30 @@ Result<GpuMemory> take_gpu(const ShareAddress& from, std::uint64_t seq, std::uin
   std::memcpy(taken.gpu, &reply.number, sizeof reply.number);
   std::memcpy(taken.gpu + sizeof reply.number, &reply.offset, sizeof reply.offset);
   taken.descriptor = memory.release();
-  taken.hold = hold.release();
+  taken.hold = hold->release();
   return taken;
 }
 
 Result<int> open_local_stream(const ShareAddress& from, std::uint64_t attach) {
   wire::ShareRequest request = request_of(from, wire::kShareRun);
   request.number = attach;
-  const Result<int> dialled = dial(from.socket);
-  if (!dialled.ok()) return dialled.status();
-  Owned socket(*dialled), none;
+  Result<UniqueFd> socket = dial(from.socket);
+  if (!socket.ok()) return socket.status();
+  UniqueFd none;
   wire::ShareReply reply;
   const Stop late = [until = std::chrono::steady_clock::now() + kStreamAnswer] {
     return std::chrono::steady_clock::now() > until;
   };
-  Status status = ask(socket.get(), request, reply, none, late);
+  Status status = ask(socket->get(), request, reply, none, late);
   if (status.code() == Code::kCancelled && reply.magic == 0) {
     return Status(Code::kDeadlineExceeded, "the daemon did not accept the stream within 5 s");
   }
   TT_RETURN_IF_ERROR(status);
-  return socket.release();
+  return socket->release();
 }
 
 Status Mapping::tell(const wire::ShareRequest& request) {
-  TT_RETURN_IF_ERROR(client::tell(hold_, request));
+  TT_RETURN_IF_ERROR(client::tell(hold_.get(), request));
   ++due_;
   return {};
 }
@@ -309,8 +290,8 @@ Status Mapping::tell(const wire::ShareRequest& request) {
 Status Mapping::hear(wire::ShareReply& reply, const Stop& stop) {
   reply.code = 0;
   reply.magic = 0;
-  Owned none;
-  const Status status = client::hear(hold_, reply, none, stop);
+  UniqueFd none;
+  const Status status = client::hear(hold_.get(), reply, none, stop);
   if (reply.magic == wire::kShareMagic) --due_;
   return status;
 }

@@ -10,6 +10,7 @@
 
 #include "clients/session/stream/channel.h"
 #include "engine/core/dtype.h"
+#include "engine/core/os/unique_fd.h"
 #include "engine/core/status.h"
 #include "proto/wire/share.h"
 
@@ -83,8 +84,8 @@ class Mapping {
   std::size_t length_ = 0;
   char* data_ = nullptr;
   std::uint64_t bytes_ = 0;
-  int hold_ = -1;  // Descriptor of the connection that keeps the memory alive.
-  int due_ = 0;    // Number of replies that were not received yet.
+  core::UniqueFd hold_;  // The connection that keeps the memory alive.
+  int due_ = 0;          // Number of replies that were not received yet.
   std::shared_ptr<const int> user_;
   bool readable_ = false;
 };
@@ -96,9 +97,9 @@ core::Result<int> open_local_stream(const ShareAddress& from, std::uint64_t atta
 
 // Memory of a GPU, which CUDA maps (cuMemImportFromShareableHandle).
 struct GpuMemory {
-  int descriptor =
-      // Owned by the caller, like `hold`, the connection that keeps the memory alive (see Mapping).
-      -1;
+  // Descriptor of the memory. Owned by the caller, like `hold`, the connection that keeps the
+  // memory alive (see Mapping).
+  int descriptor = -1;
   int hold = -1;
   char gpu[16] = {};  // UUID of the GPU that has the memory.
 };

@@ -96,7 +96,7 @@ void Stream::limit_rest() {
 }
 
 Stream::Duration Stream::rest() const {
-  return commands_.holds_releases() ? Duration(kIdle) : Duration(kUntilCalled);
+  return commands_.held_releases().any() ? Duration(kIdle) : Duration(kUntilCalled);
 }
 
 void Stream::write_one(std::int64_t most) {
@@ -187,9 +187,9 @@ void Stream::write_loop() {
       sleep(commands_.pace());
     } else {
       writer_sleeps_ = true;
-      commands_.rest(1);
+      commands_.held_releases().rest(1);
       sleep(rest());
-      commands_.rest(-1);
+      commands_.held_releases().rest(-1);
       writer_sleeps_ = false;
       const bool called = std::exchange(due_, Due::kNothing) != Due::kNothing;
       if (!called) {

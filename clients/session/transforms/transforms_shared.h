@@ -1,4 +1,6 @@
-// Declarations that the implementation files of transforms.h share.
+// Declarations that the implementation files of transforms.h share. Used by API threads; the levels
+// belong to the calling thread. The functions that return a Var report an error as the session's
+// builder does: the result is absent, and Calls::status() has the error.
 #pragma once
 
 #include <algorithm>
@@ -27,6 +29,7 @@ using ops::Vars;
 
 // The calling thread's levels, outermost first.
 std::vector<Level>& levels();
+// The position of the level with this id in levels(); 0 if there is none.
 std::size_t index_of(std::uint64_t id);
 
 inline Extra* extra_of(const Handle& h) { return static_cast<Extra*>(h.extra.get()); }

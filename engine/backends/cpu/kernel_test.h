@@ -68,6 +68,21 @@ struct TestTensor {
   core::Layout layout() const { return {dtype, {}, geometry}; }
 };
 
+// A tensor of small integers, at most 4 in absolute value. The products and sums of a few thousand
+// of them are exact in f32 and f64, so results can be compared for equality in whatever order they
+// were computed.
+inline TestTensor small_integers(core::DType dtype, const core::Dims& shape, unsigned seed) {
+  TestTensor x(dtype, core::Geometry(shape));
+  std::vector<double> values(static_cast<std::size_t>(x.geometry.numel()));
+  unsigned state = seed * 2654435761u + 1;
+  for (double& v : values) {
+    state = state * 1664525u + 1013904223u;
+    v = static_cast<double>((state >> 24) % 5) - (dtype == core::DType::kU8 ? 0 : 2);
+  }
+  x.fill(values);
+  return x;
+}
+
 // An argument: a tensor, a number, or nothing.
 struct TestOperand {
   TestOperand(const TestTensor& tensor) : tensor(tensor), kind(TensorArg::Kind::kTensor) {}

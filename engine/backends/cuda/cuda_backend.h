@@ -3,6 +3,11 @@
 // If the device table has a kernel for a call, the call runs as launches on the device. Otherwise
 // it runs on the host: operands are copied out, the CPU's kernel runs, and the results are copied
 // back. So every op of the catalog works, with the same errors. docs/ops.md lists how each op runs.
+//
+// Thread-safe: lanes call it at the same time, each for another session. Launches, and copies
+// within the device, only enter the queue of a session (gpu.h), so kernels return before the GPU
+// has computed. Once the GPU is lost, every instruction and every allocation fails with the error
+// of health().
 #pragma once
 
 #include <atomic>
@@ -99,6 +104,7 @@ class CudaBackend final : public Accelerator {
   Gpu& gpu() { return *gpu_; }
 
  private:
+  // The kernel of every op: runs on the device if possible, and else on the host.
   static core::Status run(KernelCall& call);
   core::Status run_on_device(KernelCall& call);
   core::Status run_on_host(KernelCall& call);

@@ -19,12 +19,15 @@ class Faults {
   // removes it.
   void fail_instruction(std::uint64_t n, core::Status status, bool every = false);
   void fail_allocation(std::uint64_t n, core::Status status, bool every = false);
+  // Numbers of instructions and allocations, and bytes of copies, since the start. The numbers
+  // include events that were made to fail.
   std::uint64_t instructions() const { return instructions_.seen(); }
   std::uint64_t allocations() const { return allocations_.seen(); }
   std::uint64_t copied_bytes() const { return copied_bytes_.load(std::memory_order_relaxed); }
 
  private:
   friend class SimBackend;
+  // Counts the events of one kind, and fails one of them if it is armed.
   class Counter {
    public:
     void arm(std::uint64_t n, core::Status status, bool every);

@@ -225,7 +225,8 @@ TEST_F(Locked, WhatLiesThereOutlivesTheDevice) {
   EXPECT_TRUE(holds(*moved, 5));
   moved = nullptr;
   EXPECT_EQ(host.locked(), 6 * kMiB);
-  // The block's last owner is not known, so it is zeroed for every session.
+  // The owner of the block's last contents is not recorded, so the block is zeroed for whatever
+  // session gets it.
   const auto taken = here->allocate_shared(4 * kMiB, 1);
   EXPECT_EQ(pages.mapped, 10 * kMiB);
   EXPECT_EQ(*static_cast<char*>(taken->data()), 0);

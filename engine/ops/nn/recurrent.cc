@@ -149,9 +149,10 @@ void gru_vjp(VjpContext& c) {
   for (std::size_t i = 0; i < 3; ++i) c.give(i, given[static_cast<int>(i)]);
 }
 
-// With r z n the gates, m the hidden part of n before it is scaled by r, and u = grad (1 - z)(1 -
-// n^2), gru_gates_backward gives [u m r(1 - r), grad (h - n) z(1 - z), u], the same with u r in the
-// last place, and grad z.
+// The derivative of gru_gates_backward, which has three results. Let r, z and n be the gates, m the
+// hidden part of n before it is scaled by r, and u = grad (1 - z)(1 - n^2). The first result is
+// [u m r(1 - r), grad (h - n) z(1 - z), u], the second one has u r in place of the last part, and
+// the third one is grad z.
 void gru_backward_vjp(VjpContext& c) {
   const Var grad = c.operand(0), h = c.operand(3);
   const auto x = parts<3>(c.operand(1)), y = parts<3>(c.operand(2));

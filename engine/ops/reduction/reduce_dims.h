@@ -42,6 +42,7 @@ inline core::Result<std::uint32_t> dims_mask(const core::Attributes& attributes,
   return dims_mask(attributes.ints(i), rank, op);
 }
 
+// The shape of the result: the dimensions of `mask` are left out, or have size 1 with `keepdim`.
 inline core::Dims reduced_shape(const core::Dims& shape, std::uint32_t mask, bool keepdim) {
   core::Dims out;
   for (int i = 0; i < shape.size(); ++i) {
@@ -54,6 +55,7 @@ inline core::Dims reduced_shape(const core::Dims& shape, std::uint32_t mask, boo
   return out;
 }
 
+// The dimensions of a mask, ascending.
 inline core::Dims dims_of(std::uint32_t mask) {
   core::Dims out;
   for (int i = 0; i < core::kMaxRank; ++i) {

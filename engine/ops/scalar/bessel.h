@@ -21,8 +21,9 @@ inline double bessel_y(int order, double x) {
   return order == 0 ? ::y0(x) : ::y1(x);
 }
 
-// I_0 or I_1, times exp(-|x|) if scaled: the power series (A. and S. 9.6.10; no cancellation), and
-// from 30 on the asymptotic series (9.7.1).
+// The modified Bessel function I_0 or I_1, times exp(-|x|) if scaled. Below |x| = 30 it is computed
+// by the power series (A. and S. 9.6.10), which has no cancellation, and from there on by the
+// asymptotic series (A. and S. 9.7.1).
 inline double bessel_i(int order, double x, bool scaled) {
   const double size = std::abs(x);
   double result;
@@ -97,7 +98,8 @@ double chebyshev_sum(const double (&c)[kTerms], double u) {  // Clenshaw's algor
   return u * b1 - b2 + c[0] / 2;
 }
 
-// K_0 or K_1, times exp(x) if scaled; below 2 by the series (A. and S. 9.6.11, 9.6.13).
+// The modified Bessel function K_0 or K_1, times exp(x) if scaled. Below x = 2 it is computed by
+// the series of A. and S. 9.6.11 and 9.6.13, and from there on by the Chebyshev series above.
 inline double bessel_k(int order, double x, bool scaled) {
   if (x == 0) return kInfinity;
   if (!(x > 0)) return kNaN;
@@ -134,9 +136,9 @@ inline double spherical_bessel_j0(double x) {
   return std::sin(x) / x;
 }
 
-// Ai: between -10.5 and 3.5 by the Taylor series of y'' = x y around the nearest integer, from its
-// value and slope there; above by K_1/3 (A. and S. 10.4.14), below by the asymptotic series
-// (10.4.60).
+// The Airy function Ai. From -10.5 to 3.5 it is computed by the Taylor series of y'' = x y around
+// the nearest integer, whose value and slope there are tabulated; above 3.5 by K_1/3 (A. and S.
+// 10.4.14), and below -10.5 by the asymptotic series (A. and S. 10.4.60).
 inline double airy_ai(double x) {
   if (std::isinf(x) || x != x) return kNaN;
   const double size = std::abs(x), zeta = 2 * size * std::sqrt(size) / 3;

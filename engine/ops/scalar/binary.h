@@ -400,7 +400,7 @@ struct ShiftRight {
   }
 };
 
-// ---------------------------------------------------------------- gradients as one functor
+// ---------------------------------------------------------------- gradients of activations
 
 struct ReluBackward {  // arguments: (g, result)
   static constexpr std::string_view kOp = "relu_backward";

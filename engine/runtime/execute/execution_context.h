@@ -1,5 +1,6 @@
 // ExecutionContext: what the parts of a session's executor use together, and the objects that they
-// pass to kernels.
+// pass to kernels. The session task uses it, one thread at a time; kernels use ScratchMemory and
+// PartsOnLanes from several lanes.
 #pragma once
 
 #include <atomic>
@@ -21,6 +22,8 @@
 namespace teletensor::runtime {
 
 struct ExecutionContext {
+  // `owner` and `quota` (bytes on each device) are those of the session. The other arguments must
+  // outlive this object.
   ExecutionContext(const ops::Catalog& of_catalog, Devices& of_devices, Lanes& of_lanes,
                    memory::OwnerId owner, std::uint64_t quota, LockWait& of_lock_wait)
       : catalog(of_catalog),
@@ -74,7 +77,8 @@ class Attempt {
   ExecutionContext& context_;
 };
 
-// The temporary memory of one kernel call.
+// The temporary memory of one kernel call, charged to the session and freed with this object. The
+// functions return null if there is no memory. Thread-safe.
 class ScratchMemory : public backends::Scratch {
  public:
   ScratchMemory(InstructionMemory& memory, std::size_t device, std::uint64_t seq)

@@ -271,7 +271,7 @@ class Groups : private Fabric::Receiver {
   std::map<Key, EpochRef> epochs_ TT_GUARDED_BY(mu_);  // the latest epoch of each group
   // Earlier epochs that still have ranks.
   std::vector<std::pair<Key, EpochRef>> earlier_ TT_GUARDED_BY(mu_);
-  // For groups over several daemons:
+  // ---- for groups with ranks in several daemons
   std::map<EpochId, EpochRef> running_ TT_GUARDED_BY(mu_);
   std::map<EpochId, Forming> forming_ TT_GUARDED_BY(mu_);
   std::map<std::uint64_t, Local> locals_ TT_GUARDED_BY(mu_);  // registrations by ticket

@@ -164,14 +164,14 @@ class FairQueue {
     ready_.push_back(task);
   }
 
-  // Returns true if `a` has used less than `b`, by more than `lead`. Both must have been in the
-  // queue.
+  // Returns true if `a` goes before `b`: its virtual time is smaller by more than `lead`, in
+  // nanoseconds. Precondition: both tasks have been in the queue.
   static bool before(const Task& a, const Task& b, std::uint64_t now, double lead = 0) {
     if (a.share_ == b.share_) return a.time() + a.spent(now) + lead < b.time() + b.spent(now);
     return a.share_->time() + a.spent(now) / a.share_->weight_ + lead <
            b.share_->time() + b.spent(now) / b.share_->weight_;
   }
-  // Returns true if a task in the queue has used less than `task`, which runs.
+  // Returns true if some task in the queue goes before `task`, which runs now (see before()).
   bool has_before(const Task& task, std::uint64_t now, double lead = 0) const {
     return std::any_of(ready_.begin(), ready_.end(),
                        [&](const Task* other) { return before(*other, task, now, lead); });

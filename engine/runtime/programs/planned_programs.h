@@ -1,6 +1,6 @@
 // PlannedPrograms: the programs that a session has called, prepared for their runs. A program is
 // planned when it is called for the first time, and forgotten once nothing can call it any more.
-// Not thread-safe.
+// Not thread-safe: used by the thread that has the session's front end.
 #pragma once
 
 #include <cstdint>

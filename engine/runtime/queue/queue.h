@@ -20,6 +20,8 @@
 
 namespace teletensor::runtime {
 
+// One command of the queue, or the repetition of several. The frame consumer fills it in; after it
+// was published, only the session task uses it. Fields of other kinds keep their defaults.
 struct Entry {
   enum class Kind : std::uint8_t {
     kRun,       // runs the instruction
@@ -52,6 +54,8 @@ struct Entry {
   std::size_t size() const { return repetition ? repetition->size() : 1; }
 };
 
+// Used by one thread at a time: the frame consumer until the chunk is published, and then the
+// session task. Entries that are left are destroyed with the chunk.
 class Chunk {
  public:
   static constexpr std::size_t kEntries = 32;

@@ -1,4 +1,6 @@
-// QueueLoad: how much a session has queued, and how fast it runs. Thread-safe.
+// QueueLoad: how much a session has queued, and how fast it runs. Thread-safe: the frame consumer
+// adds, the session task removes, and any thread reads. The numbers are independent of each other,
+// so a reader may see an entry in one of them and not yet in another.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +15,8 @@ namespace teletensor::runtime {
 
 class QueueLoad {
  public:
+  // A queue with this number of instructions, or of bytes of constants, is full; it has room again
+  // when it has fallen to half of that.
   static constexpr std::size_t kMaxQueued = 16384;
   static constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
 

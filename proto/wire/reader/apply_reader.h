@@ -1,4 +1,10 @@
 // ApplyReader: reads an instruction of a catalog op. Used only by frame_reader.cc.
+//
+// The bytes come from a client and are not trusted. All functions that return bool return false
+// after they have reported an error to the fields; the frame is then refused, or, if the client is
+// thin, the command becomes a program::Refused. Arguments and attributes are lists of codes; their
+// numbers and texts stand in lists of their own, in the order in which the codes use them
+// (program.proto).
 #pragma once
 
 #include <bit>
@@ -81,7 +87,7 @@ class ApplyReader : public PartReader {
     std::string_view arguments, attributes, integers, reals, counts;
   };
 
-  // False, with a status: the contents are not well-formed.
+  // Decodes the lists into `apply`. Returns false, with a status, if they are not well-formed.
   bool fill(std::uint64_t op, std::uint64_t dtype, const Texts& texts, program::Apply& apply) {
     if (!set_op(op, apply) || !set_default_dtype(dtype, apply)) return false;
     Cursor integer_pool(texts.integers), real_pool(texts.reals);
@@ -115,6 +121,8 @@ class ApplyReader : public PartReader {
     return true;
   }
 
+  // Translates the number of an op in the client's list, counted from 1, into the number in this
+  // daemon's catalog. Without a list (ReadContext::ops) the client uses the catalog's own order.
   bool set_op(std::uint64_t op, program::Apply& apply) {
     if (op == 0) return fields_.bad("a command has neither an op nor another kind");
     if (context_.ops.empty()) {
@@ -157,6 +165,7 @@ class ApplyReader : public PartReader {
     } while (fields_.repeated());
   }
 
+  // Reads the next number of a list that all arguments and attributes share.
   bool take_integer(Cursor& pool, std::int64_t& value) {
     std::uint64_t code = 0;
     if (!pool.varint(code)) return fields_.bad("fewer integers than arguments and attributes use");
@@ -227,6 +236,8 @@ class ApplyReader : public PartReader {
     return true;
   }
 
+  // The lowest bits of a code are the kind. The remaining bits are the value of a bool, a dtype or
+  // a device, or the length of a list of integers.
   bool set_attribute(std::uint64_t code, Cursor& integers, Cursor& reals, core::Attribute& a) {
     const std::uint64_t x = code >> field::kAttributeKindBits;
     a.kind = static_cast<core::Attribute::Kind>(code & 7);

@@ -1,4 +1,8 @@
 // KindReader: reads the commands that are no catalog ops. Used only by frame_reader.cc.
+//
+// The bytes come from a client and are not trusted. Only the canonical form of a message is
+// accepted (canonical.h), so that a frame has one meaning; an error refuses the frame, or, in a
+// command of a thin client whose fields can be read, becomes a program::Refused.
 #pragma once
 
 #include <algorithm>

@@ -14,7 +14,10 @@
 
 namespace teletensor::wire {
 
-// The fields of a message in canonical form (canonical.h): ascending, each at most once.
+// The fields of a message in canonical form (canonical.h): ascending, each at most once. The
+// functions that read a value return false after they have reported an error; the first error is
+// kept, and nothing may be read after it. The message must outlive the object and the views that it
+// returns.
 class Fields {
  public:
   explicit Fields(std::string_view body) : cursor_(body) {}
@@ -27,9 +30,11 @@ class Fields {
     if (field_ <= before) return bad("field " + std::to_string(field_) + " twice or out of order");
     return true;
   }
+  // The number and the encoding of the field that next() has found.
   std::uint32_t field() const { return field_; }
   WireType type() const { return type_; }
 
+  // Read the value of the current field; each may be called once per field.
   bool number(std::uint64_t& value) {
     if (type_ != WireType::kVarint) return wrong_type();
     return cursor_.varint(value) || bad("a number that is cut off or too long");
@@ -63,6 +68,7 @@ class Fields {
     return true;
   }
 
+  // Report an error, unless there is one already, and return false.
   bool unknown() { return bad("unknown field " + std::to_string(field_)); }
   bool wrong_type() { return bad("field " + std::to_string(field_) + " has the wrong wire type"); }
   bool bad(std::string text) {
@@ -105,6 +111,7 @@ class PartReader {
   static constexpr std::uint32_t kMaxMade = 1 << 20;
   static constexpr int kMaxDeviceIndex = 255;
 
+  // Counts the ids that a command has made; the handles of later commands are relative to them.
   void advance(std::uint64_t made) { context_.next += made; }
 
   bool read_made(std::uint32_t& made) {
@@ -112,6 +119,7 @@ class PartReader {
     return made <= kMaxMade || fields_.bad("makes too many handles: " + std::to_string(made));
   }
 
+  // Counts items towards the frame's limit, before memory is allocated for them.
   bool take_items(std::size_t count) {
     if (count <= context_.limits.items - context_.items) {
       context_.items += count;
@@ -122,7 +130,8 @@ class PartReader {
                                          " arguments, numbers and handles in one frame"));
   }
 
-  // A thin client's handle that was never made is one that no session has: the front refuses it.
+  // Converts a distance from the next id into a handle; 0 is no handle. A thin client's handle that
+  // was never made becomes one that no session has, which the front end refuses.
   bool handle_at(std::uint64_t distance, program::HandleId& id) {
     if (distance >= context_.next) {
       id = UINT64_MAX;

@@ -36,15 +36,13 @@ bool has_message(std::string_view bytes) {
 
 }  // namespace
 
-LocalStream::LocalStream(LocalStreams& streams, int socket, std::uint64_t attach,
+LocalStream::LocalStream(LocalStreams& streams, core::UniqueFd socket, std::uint64_t attach,
                          StreamShares::Place place)
     : RunCall(streams.leases_),
       streams_(streams),
-      socket_(socket),
+      socket_(std::move(socket)),
       attach_(attach),
       place_(std::move(place)) {}
-
-LocalStream::~LocalStream() { ::close(socket_); }
 
 void LocalStream::start(std::uint64_t number, LeaseRef lease) {
   number_ = number;
@@ -80,7 +78,7 @@ bool LocalStream::read() {
     }
     if (!lease || !lease->streams().readable()) return true;
     if (!has_message(received_)) {
-      const ssize_t n = recv(socket_, bytes, sizeof bytes, MSG_DONTWAIT);
+      const ssize_t n = recv(socket_.get(), bytes, sizeof bytes, MSG_DONTWAIT);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && errno == EAGAIN) return true;
       if (n <= 0) return false;
@@ -118,7 +116,8 @@ bool LocalStream::consume(Lease& lease, std::string_view& bytes) {
 }
 
 void LocalStream::abandon() {
-  shutdown(socket_, SHUT_RDWR);  // What is unsent can then not be sent, which closes the stream.
+  shutdown(socket_.get(),
+           SHUT_RDWR);  // What is unsent can then not be sent, which closes the stream.
   pump();
 }
 
@@ -183,7 +182,7 @@ void LocalStream::send(std::uint32_t kind, std::string_view bytes) {
   message.msg_iovlen = 2;
   ssize_t n = 0;
   do {
-    n = sendmsg(socket_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    n = sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (n < 0 && errno == EINTR);
   if (n < 0 && errno != EAGAIN) {
     broken_ = true;
@@ -198,7 +197,8 @@ void LocalStream::send(std::uint32_t kind, std::string_view bytes) {
 
 void LocalStream::send_rest() {
   while (!unsent_.empty() && !broken_) {
-    const ssize_t n = ::send(socket_, unsent_.data(), unsent_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t n =
+        ::send(socket_.get(), unsent_.data(), unsent_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return;
     if (n < 0) {
@@ -211,8 +211,8 @@ void LocalStream::send_rest() {
 
 void LocalStream::close() {
   if (std::exchange(closed_, true)) return;
-  shutdown(socket_, SHUT_RDWR);
-  streams_.loop_->remove(number_, socket_);
+  shutdown(socket_.get(), SHUT_RDWR);
+  streams_.loop_->remove(number_, socket_.get());
 }
 
 void LocalStream::arm() {
@@ -226,7 +226,7 @@ void LocalStream::arm() {
   }
   if (events == 0 || (events & armed_) == events) return;
   armed_ = events;
-  streams_.loop_->arm(number_, socket_, events);
+  streams_.loop_->arm(number_, socket_.get(), events);
 }
 
 }  // namespace teletensor::server

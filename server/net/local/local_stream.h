@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "engine/core/mutex.h"
+#include "engine/core/os/unique_fd.h"
 #include "server/base/serial_executor.h"
 #include "server/net/local/local_streams.h"
 #include "server/session/run_call.h"
@@ -21,8 +22,8 @@ class LocalStream final : public RunCall,
                           public std::enable_shared_from_this<LocalStream> {
  public:
   // Owns `socket`, which does not block.
-  LocalStream(LocalStreams& streams, int socket, std::uint64_t attach, StreamShares::Place place);
-  ~LocalStream() override;
+  LocalStream(LocalStreams& streams, core::UniqueFd socket, std::uint64_t attach,
+              StreamShares::Place place);
   LocalStream(const LocalStream&) = delete;
   LocalStream& operator=(const LocalStream&) = delete;
 
@@ -55,7 +56,7 @@ class LocalStream final : public RunCall,
 
   LocalStreams& streams_;
   std::uint64_t number_ = 0;  // Constant after start().
-  const int socket_;
+  const core::UniqueFd socket_;
   const std::uint64_t attach_;
   const StreamShares::Place place_;
 

@@ -25,10 +25,12 @@ Result<std::unique_ptr<LocalStreams>> LocalStreams::start(Leases& leases) {
   return std::unique_ptr<LocalStreams>(new LocalStreams(leases, std::move(*loop)));
 }
 
-void LocalStreams::run(int socket, LeaseRef lease, std::uint64_t attach,
+void LocalStreams::run(core::UniqueFd socket, LeaseRef lease, std::uint64_t attach,
                        StreamShares::Place place) {
-  const auto stream = std::make_shared<LocalStream>(*this, socket, attach, std::move(place));
-  const auto number = loop_->add(socket, stream);
+  const int number_of_socket = socket.get();
+  const auto stream =
+      std::make_shared<LocalStream>(*this, std::move(socket), attach, std::move(place));
+  const auto number = loop_->add(number_of_socket, stream);
   if (!number.ok()) return;  // The client sees that the connection was closed.
   stream->start(*number, std::move(lease));
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "engine/core/os/unique_fd.h"
 #include "engine/core/status.h"
 #include "server/base/socket_loop.h"
 #include "server/session/leases/leases.h"
@@ -24,7 +25,7 @@ class LocalStreams {
   // Makes a connection whose client was told that its request is granted the Run stream of attach
   // `attach` of `lease`. Owns `socket`. Like a Run call of gRPC that was accepted, the stream ends
   // with a status if the lease does not take it.
-  void run(int socket, LeaseRef lease, std::uint64_t attach, StreamShares::Place place);
+  void run(core::UniqueFd socket, LeaseRef lease, std::uint64_t attach, StreamShares::Place place);
 
  private:
   friend class LocalStream;

@@ -25,6 +25,7 @@ using core::Code;
 using core::MutexLock;
 using core::Result;
 using core::Status;
+using core::UniqueFd;
 
 namespace {
 
@@ -74,8 +75,6 @@ void raise_descriptor_limit() {
 
 }  // namespace
 
-ShareServer::Connection::~Connection() { close(socket); }
-
 Result<std::unique_ptr<ShareServer>> ShareServer::start(const std::string& socket, Leases& leases) {
   std::unique_ptr<ShareServer> server(new ShareServer(socket + wire::kShareSuffix, leases));
   TT_RETURN_IF_ERROR(server->listen());
@@ -91,14 +90,14 @@ Status ShareServer::listen() {
   if (!file.ok()) return file.status();
   file_ = std::move(*file);
   listener_ = file_->descriptor();
-  epoll_ = epoll_create1(EPOLL_CLOEXEC);
-  event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (epoll_ < 0 || event_ < 0) return system_error(path_);
-  for (const int each : {listener_, event_}) {
+  epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  event_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll_ || !event_) return system_error(path_);
+  for (const int each : {listener_, event_.get()}) {
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.fd = each;
-    if (epoll_ctl(epoll_, EPOLL_CTL_ADD, each, &event) != 0) return system_error(path_);
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, each, &event) != 0) return system_error(path_);
   }
   threads_.push_back(core::start_thread([this] { watch(); }));
   for (int i = 0; i < kWorkers; ++i) {
@@ -113,12 +112,9 @@ ShareServer::~ShareServer() {
     stop_ = true;
   }
   changed_.notify_all();
-  if (event_ >= 0) eventfd_write(event_, 1);
+  if (event_) eventfd_write(event_.get(), 1);
   for (std::thread& thread : threads_) thread.join();
   connections_.clear();
-  for (const int each : {epoll_, event_}) {
-    if (each >= 0) close(each);
-  }
 }
 
 // ---------------------------------------------------------------- the watcher thread
@@ -127,7 +123,7 @@ void ShareServer::watch() {
   Clock::time_point looked = Clock::now();
   while (true) {
     epoll_event events[64];
-    const int n = epoll_wait(epoll_, events, 64, kTickMs);
+    const int n = epoll_wait(epoll_.get(), events, 64, kTickMs);
     std::vector<ConnectionRef> done;
     {
       MutexLock lock(mutex_);
@@ -138,9 +134,9 @@ void ShareServer::watch() {
       const int ready = events[i].data.fd;
       if (ready == listener_) {
         if (accepting_) accept_all();
-      } else if (ready == event_) {
+      } else if (ready == event_.get()) {
         eventfd_t count;
-        eventfd_read(event_, &count);
+        eventfd_read(event_.get(), &count);
       } else if (const auto found = connections_.find(ready); found != connections_.end()) {
         const ConnectionRef connection = found->second;
         look_at(connection);
@@ -168,29 +164,26 @@ void ShareServer::watch() {
 void ShareServer::arm(const Connection& connection, bool add) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLRDHUP | EPOLLONESHOT;
-  event.data.fd = connection.socket;
-  epoll_ctl(epoll_, add ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, connection.socket, &event);
+  event.data.fd = connection.socket.get();
+  epoll_ctl(epoll_.get(), add ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, connection.socket.get(), &event);
 }
 
 void ShareServer::accept_all() {
   while (true) {
-    const int socket = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (socket < 0) {
+    UniqueFd socket(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno != EAGAIN) {  // No descriptor is left: stop accepting connections for a while.
         accepting_ = false;
-        epoll_ctl(epoll_, EPOLL_CTL_DEL, listener_, nullptr);
+        epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_, nullptr);
         log_warn("share_refused", {{"reason", std::strerror(errno)}});
       }
       return;
     }
-    if (connections_.size() >= kMaxConnections || !may_come(socket)) {
-      close(socket);
-      continue;
-    }
+    if (connections_.size() >= kMaxConnections || !may_come(socket.get())) continue;
     auto connection = std::make_shared<Connection>();
-    connection->socket = socket;
-    connections_.emplace(socket, connection);
+    connection->socket = std::move(socket);
+    connections_.emplace(connection->socket.get(), connection);
     arm(*connection, true);
   }
 }
@@ -200,7 +193,7 @@ void ShareServer::end_silent() {
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.fd = listener_;
-    accepting_ = epoll_ctl(epoll_, EPOLL_CTL_ADD, listener_, &event) == 0;
+    accepting_ = epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_, &event) == 0;
   }
   std::vector<ConnectionRef> silent;
   for (const auto& [socket, connection] : connections_) {
@@ -232,7 +225,7 @@ void ShareServer::end_takes() {
 ShareServer::Heard ShareServer::hear(Connection& connection, wire::ShareRequest& request) {
   std::string& in = connection.in;
   char bytes[sizeof request];
-  const ssize_t n = recv(connection.socket, bytes, sizeof request - in.size(), 0);
+  const ssize_t n = recv(connection.socket.get(), bytes, sizeof request - in.size(), 0);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Heard::kNotYet;
   if (n <= 0) return Heard::kEnd;
   in.append(bytes, static_cast<std::size_t>(n));
@@ -253,8 +246,8 @@ void ShareServer::look_at(const ConnectionRef& connection) {
 
 // The memory is freed by a worker, because that may take long.
 void ShareServer::drop(const ConnectionRef& connection) {
-  epoll_ctl(epoll_, EPOLL_CTL_DEL, connection->socket, nullptr);
-  connections_.erase(connection->socket);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->socket.get(), nullptr);
+  connections_.erase(connection->socket.get());
   if (connection->share == 0) return;
   give([weak = connection->lease, upload = connection->upload, hold = std::move(connection->hold)] {
     const LeaseRef lease = weak.lock();
@@ -292,15 +285,15 @@ void ShareServer::work() {
 }
 
 void ShareServer::answer(const ConnectionRef& connection, const Status& status,
-                         wire::ShareReply reply, int descriptor) {
+                         wire::ShareReply reply, UniqueFd passed) {
   reply.code = static_cast<std::uint32_t>(status.code());
-  if (!send_record(connection->socket, reply, descriptor)) connection->broken = true;
-  if (descriptor >= 0) close(descriptor);
+  if (!send_record(connection->socket.get(), reply, passed.get())) connection->broken = true;
+  passed = UniqueFd();
   if (connection->upload != 0 && !connection->broken) {
     // The next piece of the upload is available or arrives soon. It is queued after the jobs of
     // other connections, and this worker takes the next job.
     wire::ShareRequest request;
-    pollfd ready{connection->socket, POLLIN, 0};
+    pollfd ready{connection->socket.get(), POLLIN, 0};
     const int most = idle() ? kSoonMs : 0;
     const Heard heard = poll(&ready, 1, most) > 0 ? hear(*connection, request) : Heard::kNotYet;
     if (heard == Heard::kRequest) {
@@ -318,7 +311,7 @@ void ShareServer::finished(const ConnectionRef& connection) {
     MutexLock lock(mutex_);
     done_.push_back(connection);
   }
-  eventfd_write(event_, 1);
+  eventfd_write(event_.get(), 1);
 }
 
 Result<LeaseRef> ShareServer::lease_of(const wire::ShareRequest& request) const {
@@ -361,7 +354,7 @@ void ShareServer::serve(const ConnectionRef& connection, const wire::ShareReques
   connection->way = request.kind == wire::kShareWay;
   reply.offset = opened->offset;
   reply.bytes = opened->bytes;
-  answer(connection, {}, reply, opened->descriptor);
+  answer(connection, {}, reply, UniqueFd(opened->descriptor));
 }
 
 // The stream gets a descriptor of its own; the watcher then drops the connection.
@@ -371,12 +364,10 @@ void ShareServer::run(const ConnectionRef& connection, const LeaseRef& lease,
   auto place =
       leases_.stream_shares().enter(lease->client.user, lease->client.id, StreamShares::Kind::kRun);
   if (!place.ok()) return answer(connection, place.status(), reply);
-  const int socket = fcntl(connection->socket, F_DUPFD_CLOEXEC, 0);
-  if (socket < 0) return answer(connection, system_error("a local stream"), reply);
-  if (send_record(socket, reply, -1)) {
-    streams_->run(socket, lease, attach, std::move(*place));
-  } else {
-    close(socket);
+  UniqueFd socket(fcntl(connection->socket.get(), F_DUPFD_CLOEXEC, 0));
+  if (!socket) return answer(connection, system_error("a local stream"), reply);
+  if (send_record(socket.get(), reply, -1)) {
+    streams_->run(std::move(socket), lease, attach, std::move(*place));
   }
   connection->broken = true;
   finished(connection);
@@ -402,7 +393,7 @@ void ShareServer::take(const ConnectionRef& connection, const LeaseRef& lease, s
     reply.number = gpu ? share->gpu[0] : 0;
     reply.offset = gpu ? share->gpu[1] : share->offset;
     reply.bytes = share->bytes;
-    answer(connection, {}, reply, share->descriptor);
+    answer(connection, {}, reply, UniqueFd(share->descriptor));
   };
   {
     MutexLock lock(mutex_);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/core/mutex.h"
+#include "engine/core/os/unique_fd.h"
 #include "proto/wire/share.h"
 #include "server/base/os/private_files.h"
 #include "server/net/local/local_streams.h"
@@ -35,8 +36,7 @@ class ShareServer {
 
  private:
   struct Connection {
-    ~Connection();
-    int socket = -1;
+    core::UniqueFd socket;
     // Time when it was accepted, or when its last job ended.
     Clock::time_point since = Clock::now();
     // Used by the watcher thread, or by the job while `working` is set.
@@ -90,7 +90,7 @@ class ShareServer {
             std::uint64_t number);
   // Ends the job of a connection with a reply.
   void answer(const ConnectionRef& connection, const core::Status& status, wire::ShareReply reply,
-              int descriptor = -1);
+              core::UniqueFd passed = core::UniqueFd());
   // Returns a connection whose job has ended to the watcher.
   void finished(const ConnectionRef& connection);
   core::Result<LeaseRef> lease_of(const wire::ShareRequest& request) const;
@@ -99,9 +99,10 @@ class ShareServer {
   Leases& leases_;
   std::unique_ptr<LocalStreams> streams_;
   std::unique_ptr<SocketFile> file_;
-  int listener_ = -1, epoll_ = -1, event_ = -1;  // listener_ belongs to file_.
-  bool accepting_ = true;                        // Used by the watcher thread only.
-  std::map<int, ConnectionRef> connections_;     // Used by the watcher thread only.
+  int listener_ = -1;  // Belongs to file_.
+  core::UniqueFd epoll_, event_;
+  bool accepting_ = true;                     // Used by the watcher thread only.
+  std::map<int, ConnectionRef> connections_;  // Used by the watcher thread only.
 
   core::Mutex mutex_;
   core::CondVar changed_;

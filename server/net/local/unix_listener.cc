@@ -29,8 +29,8 @@ Result<std::unique_ptr<UnixListener>> UnixListener::open(const std::string& path
   auto socket = SocketFile::open(path, mode);
   if (!socket.ok()) return socket.status();
   door->socket_ = std::move(*socket);
-  door->event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (door->event_ < 0) {
+  door->event_ = core::UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!door->event_) {
     return Status(Code::kUnavailable, "socket " + path + ": " + std::strerror(errno));
   }
   return door;
@@ -38,10 +38,9 @@ Result<std::unique_ptr<UnixListener>> UnixListener::open(const std::string& path
 
 UnixListener::~UnixListener() {
   if (thread_.joinable()) {
-    eventfd_write(event_, 1);
+    eventfd_write(event_.get(), 1);
     thread_.join();
   }
-  if (event_ >= 0) close(event_);
 }
 
 void UnixListener::start(OnAccept guide) {
@@ -51,7 +50,7 @@ void UnixListener::start(OnAccept guide) {
 
 void UnixListener::run() {
   while (true) {
-    pollfd ready[] = {{socket_->descriptor(), POLLIN, 0}, {event_, POLLIN, 0}};
+    pollfd ready[] = {{socket_->descriptor(), POLLIN, 0}, {event_.get(), POLLIN, 0}};
     if (poll(ready, 2, -1) < 0 && errno != EINTR) return;
     if (ready[1].revents != 0) return;
     if (ready[0].revents != 0) accept_all();
@@ -66,7 +65,8 @@ void UnixListener::accept_all() {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return;
       log_warn("socket_refused", {{"reason", std::strerror(errno)}});
-      pollfd end{event_, POLLIN, 0};  // No descriptor is left: wait before accept() is tried again.
+      pollfd end{event_.get(), POLLIN,
+                 0};  // No descriptor is left: wait before accept() is tried again.
       poll(&end, 1, kNoDescriptorsMs);
       return;
     }

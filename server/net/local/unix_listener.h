@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "engine/core/os/unique_fd.h"
 #include "engine/core/status.h"
 #include "server/base/os/private_files.h"
 
@@ -33,7 +34,7 @@ class UnixListener {
 
   std::unique_ptr<SocketFile> socket_;
   OnAccept on_accept_;
-  int event_ = -1;
+  core::UniqueFd event_;
   std::thread thread_;
 };
 

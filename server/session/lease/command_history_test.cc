@@ -14,7 +14,8 @@ TEST(CommandHistory, AsksForTheLinesOfDisplayedAndFailedCommands) {
   CommandHistory history;
   history.failed(4, kFailed);
   history.add_sites({{2, "a.py:2"}});
-  // Command 0 is not the client's, and 9 comes later than the client has asked for.
+  // without_site() leaves out number 0, which no command has, and command 9, because the client
+  // asks for commands up to 5 only.
   EXPECT_EQ(history.without_site({0, 2, 3, 9}, {2, 3}, 5), (Numbers{3, 4}));
   EXPECT_EQ(history.site_of(2), "a.py:2");
 }

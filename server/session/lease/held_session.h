@@ -1,5 +1,9 @@
 // HeldSession is the engine session of a lease. Any thread may use it until it is closed; then it
 // is destroyed, or moved to the next lease.
+//
+// The order of calls is hold() once, users, close(), and then release() or destroy(). It keeps a
+// session from being destroyed while a thread of gRPC or a timer is inside one of its functions,
+// without a lock during these functions.
 #pragma once
 
 #include <memory>

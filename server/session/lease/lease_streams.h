@@ -93,7 +93,7 @@ class LeaseStreams {
   // Ends the lease and returns the calls that must be told. Returns nothing if it had ended before;
   // the first reason counts.
   std::optional<std::vector<std::weak_ptr<LeaseCall>>> end(const Ending& ending);
-  // The error of calls after the end.
+  // The error of a call that names the lease after its end.
   core::Status ended_status() const;
   // Returns true if the lease has ended and will not be restored by the next daemon.
   bool over() const;
@@ -117,7 +117,8 @@ class LeaseStreams {
   bool met_ TT_GUARDED_BY(mutex_) = false;  // Whether there has been a stream.
   Clock::time_point detached_at_ TT_GUARDED_BY(mutex_) = Clock::now();
   std::weak_ptr<LeaseCall> run_ TT_GUARDED_BY(mutex_);
-  // The call *run_, kept for comparison.
+  // The object that run_ refers to; null if there is no stream. It is compared and never
+  // dereferenced, because it may be destroyed already.
   const LeaseCall* run_now_ TT_GUARDED_BY(mutex_) = nullptr;
   std::vector<std::weak_ptr<LeaseCall>> calls_ TT_GUARDED_BY(mutex_);
 };

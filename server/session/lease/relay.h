@@ -1,5 +1,8 @@
 // Relay forwards the reports of a session to the lease that currently owns it, so that a session
 // can be passed to another lease while lanes work for it.
+//
+// Lanes and the threads of frames call it at any time. The lock is held during a call of the
+// target, which therefore must not call the session or this object (engine::SessionListener).
 #pragma once
 
 #include <utility>

@@ -1,5 +1,6 @@
-// The file of a lease in the session store: its name, and how much of the session it contains.
-// Thread-safe.
+// SavedFile tells where a lease is in the session store: the name of its file, and how much of the
+// session the file contains. It does no I/O. Thread-safe: the writer of snapshots sets it, and a
+// take-over passes it to the next lease of the session.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +49,7 @@ class SavedFile {
     handed_on_ = true;
     return {name_, upto_};
   }
+  // Returns true once hand_on() was called; the lease must not write or remove the file any more.
   bool handed_on() const {
     core::MutexLock lock(mutex_);
     return handed_on_;

@@ -359,7 +359,7 @@ EXPORT cuEventQuery(void* event) {
   if (asked->done >= asked->asked) return kSuccess;
   state().hurry = true;
   state().work.notify_all();
-  // Waits, to avoid many more queries.
+  // Each query waits for a moment, so that a caller that polls does not query thousands of times.
   state().done.wait_for(lock, std::chrono::microseconds(200));
   if (device->error != kSuccess) return device->error;
   return asked->done >= asked->asked ? kSuccess : kNotReady;
@@ -396,7 +396,7 @@ EXPORT cuModuleUnload(void* module) {
   auto* library = static_cast<std::shared_ptr<Library>*>(module);
   for (const auto& [stream, owned] : state().streams) {
     for (const Task& task : stream->tasks) {
-      // it would run a kernel that is unloaded
+      // The call would run a kernel whose library is unloaded.
       if (task.library == *library) return illegal(device);
     }
   }
@@ -440,7 +440,8 @@ EXPORT cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned
   }
   const std::size_t bytes = *static_cast<std::size_t*>(extra[3]);
   if (bytes > 4096) return kInvalidValue;
-  // In units of eight bytes, so that it is aligned like the structure.
+  // The copy consists of 8-byte numbers, so that it is aligned like the structure of parameters
+  // that a kernel reads from it.
   std::vector<std::uint64_t> copy((bytes + 7) / 8);
   std::memcpy(copy.data(), extra[1], bytes);
   Task task;

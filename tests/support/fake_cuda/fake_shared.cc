@@ -51,7 +51,8 @@ void let_go(std::uint64_t handle) {
   state().physical.erase(handle);
 }
 
-// The block of the reserved range that begins at this address and has this size, and its device.
+// Returns the block of the range of addresses that was reserved with exactly this beginning and
+// size, or null if there is none. `whose` receives the device of the range.
 Block* range_of(std::uintptr_t address, std::size_t bytes, Device** whose) {
   for (Device& device : state().devices) {
     const auto found = device.blocks.find(address);
@@ -62,7 +63,7 @@ Block* range_of(std::uintptr_t address, std::size_t bytes, Device** whose) {
   return nullptr;
 }
 
-// Returns whether a task that has not run yet accesses the range.
+// Returns true if a task that has not run yet accesses the range.
 bool awaited(std::uintptr_t address, std::size_t bytes) {
   for (const auto& [stream, owned] : state().streams) {
     for (const Task& task : stream->tasks) {

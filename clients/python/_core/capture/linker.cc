@@ -253,6 +253,15 @@ void Linker::segment(const Piece& piece, Block& out, Tape* tape) {
   }
 }
 
+template <class Values>
+void Linker::end_block(const Piece::Handles& given, const Values& written, Block& out) {
+  for (const Handle* h : given) out.results.push_back(of(*h));
+  for (const ValueId v : written) {
+    const View last = whole(present(v));
+    out.results.push_back(last.value == v ? own(out, last) : last);
+  }
+}
+
 void Linker::branch(const Piece& piece, Block& out, Tape* tape) {
   Step step;
   step.kind = Step::Kind::kIf;
@@ -264,11 +273,7 @@ void Linker::branch(const Piece& piece, Block& out, Tape* tape) {
     const auto names = names_;
     const auto outer = std::exchange(rebound_, {});
     block(piece.blocks[side], inner, nullptr);
-    for (const Handle* h : piece.given[side]) inner.results.push_back(of(*h));
-    for (const ValueId v : written) {
-      const View last = whole(present(v));
-      inner.results.push_back(last.value == v ? own(inner, last) : last);
-    }
+    end_block(piece.given[side], written, inner);
     step.blocks.push_back(std::move(inner));
     names_ = names;
     rebound_ = outer;
@@ -320,11 +325,7 @@ void Linker::loop(const Piece& piece, Block& out, Tape* tape) {
     if (b == 0) {
       inner.results.push_back(of(*piece.test));
     } else {
-      for (const Handle* h : piece.given[1]) inner.results.push_back(of(*h));
-      for (const ValueId v : begun) {
-        const View last = whole(present(v));
-        inner.results.push_back(last.value == v ? own(inner, last) : last);
-      }
+      end_block(piece.given[1], begun, inner);
     }
     step.blocks.push_back(std::move(inner));
     names_ = names;

@@ -35,7 +35,8 @@ struct Piece {
   Handles fixed, made;
   std::vector<autograd::TracedOutput> outputs;
   nb::object trace;  // The Trace of the segment, if gradients are recorded.
-  // Set by live(): the backward of those of `made` that have a gradient.
+  // Set by live(): the program that computes the gradients of the segment's parameters from the
+  // gradients of its results in `made`, as far as these have one.
   autograd::Traced gradients;
 
   // kIf: `test` and two blocks with their results. kWhile: the block of the condition, whose result
@@ -98,9 +99,13 @@ class Linker {
   void branch(const Piece& piece, program::Block& out, Tape* tape);
   void loop(const Piece& piece, program::Block& out, Tape* tape);
   void block(const Pieces& pieces, program::Block& out, Tape* tape);
+  // Appends the results of a block: the tensors `given`, and then the present values of the
+  // storages that contained the values `written` at its beginning.
+  template <class Values>
+  void end_block(const Piece::Handles& given, const Values& written, program::Block& out);
 
   // ---- writes in place
-  // Makes all names of the storage that contained `old` refer to `now`.
+  // Makes every tensor whose storage contained the value `old` refer to the value `now`.
   void rebind(program::ValueId old, program::ValueId now);
   // The current value of a storage that contained `old` at the beginning of the innermost block.
   program::ValueId present(program::ValueId old) const;

@@ -25,12 +25,13 @@ namespace nb = nanobind;
 class PySession;
 struct PyTensor;
 
-// Numbers that are being fetched. Several tensors may wait for the same ones.
+// Sizes of tensors, as numbers that are being fetched from the daemon. Several pending tensors may
+// wait for one object.
 class Counts final : public core::Counted {
  public:
   Counts(PySession& session, HandleRef handle) : session(session), handle(std::move(handle)) {}
   ~Counts() override;
-  // Issues the Fetch of the numbers.
+  // Issues the Fetch of the numbers. wait() issues it again after a wait that was interrupted.
   Status ask();
   // Waits for the numbers. `found` has the error if they could not be computed. The result has the
   // error if the wait failed; a later wait may succeed.
@@ -80,7 +81,7 @@ class Pending final : public core::Counted {
 // The pending tensors of a session. Runs under the GIL; a wait releases it.
 class PendingTensors {
  public:
-  // Sets `session.watching` while there are such tensors.
+  // Sets `session.watching` while the session has pending tensors.
   explicit PendingTensors(PySession& session) : session_(session) {}
 
   void add(Pending& pending);
@@ -88,7 +89,8 @@ class PendingTensors {
   bool resolve(PyTensor& tensor);
   // Creates all pending tensors. Raises an error of any of them.
   Status settle_all();
-  // Creates the oldest ones while they keep too much memory alive.
+  // Creates the oldest pending tensors until the others keep at most the allowed amount of operands
+  // alive.
   Status make_room();
   // Reports that the program has released the tensor.
   void dropped(PyTensor& tensor);
@@ -98,8 +100,8 @@ class PendingTensors {
   Status before_write(const Handle& h);
   Status before_backward();
   Status settle_each();
-  // The commands up to `upto` were cancelled: the tensors that wait for their numbers have an
-  // error.
+  // Reports that the commands up to `upto` were cancelled. Pending tensors whose numbers were
+  // fetched by these commands then raise an error when they are used.
   void interrupted(std::uint64_t upto);
 
  private:

@@ -48,15 +48,6 @@ Status PySession::add_rows(Handle& leaf, bool input, Var& gradient) {
   return {};
 }
 
-nb::list PySession::hooks(std::span<const autograd::HookId> ids) const {
-  nb::list out;
-  for (const autograd::HookId id : ids) {
-    const auto found = hooks_.find(id);
-    if (found != hooks_.end()) out.append(found->second);
-  }
-  return out;
-}
-
 void refuse_in_capture(const PyTensor& tensor) {
   if (tensor.session->commands().tracer() != nullptr) {
     raise_if(core::invalid("a captured function cannot read or set a sparse .grad"));

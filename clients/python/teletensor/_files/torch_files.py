@@ -207,7 +207,7 @@ class _Names:
         for name, value in attributes.items():
             own = isinstance(tensor, _SPARSE) and name.startswith("_")
             if own or not name.isidentifier() or name.startswith("__") or hasattr(tt.Tensor, name):
-                raise Damaged(f"it holds a tensor that sets its attribute {name[:80]!r}")
+                raise Damaged(f"it holds a tensor with the attribute {name[:80]!r}, which no file may set")
             parts = value if isinstance(value, tuple) else (value,)
             if not all(isinstance(part, _VALUES) for part in parts):
                 what = value.text if isinstance(value, Unreadable) else f"a {type(value).__name__}"

@@ -67,14 +67,14 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, lenient: Callable[[], bool] = lambda: False) -> None:
         super().__init__()
         self._lenient = lenient
-        self._made: set[int] = set()  # storages in host memory
-        # storages of the device: whether they are still there, and their addresses
+        self._made: set[int] = set()  # storages in host memory that operators of the block have made
+        # storages of the device: a reference that tells whether the storage exists, and its address
         self._storages: dict[int, tuple[Any, int]] = {}
         self.host: dict[int, torch.Tensor] = {}  # tensors in host memory from outside, by storage
         self.leaves: dict[int, torch.Tensor] = {}  # tensors whose gradient a backward sets
-        self._foreign: set[int] = set()  # those of them that existed before
-        self._read: dict[int, weakref.ref[torch.Tensor]] = {}  # tensors on these
-        self._written: dict[int, weakref.ref[torch.Tensor]] = {}  # of the device
+        self._foreign: set[int] = set()  # storages of the device that existed before the block
+        self._read: dict[int, weakref.ref[torch.Tensor]] = {}  # tensors on storages in _foreign
+        self._written: dict[int, weakref.ref[torch.Tensor]] = {}  # tensors of the device
         self._written_storages: set[int] = set()
         self._outer: Watch | None = None
 
@@ -119,7 +119,8 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
                 (self._foreign.discard if made else self._foreign.add)(storage._cdata)
             if not made and storage._cdata in self._foreign:
                 self._read[id(tensor)] = weakref.ref(tensor)
-            # A backward makes aliases of leaves, but only with grad mode off.
+            # A backward makes aliases of leaves, which are not leaves of the program. It makes them with
+            # grad mode off, so they are left out here.
             if not made and tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
                 self.leaves.setdefault(id(tensor), tensor)
 
@@ -138,10 +139,10 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
                 if (isinstance(each, torch.Tensor) and each.device.type == "cpu"
                         and each.untyped_storage()._cdata not in self._made and not self._lenient()):
                     raise RuntimeError(
-                        f"{line()}a captured step cannot write to a tensor in host memory ({func}): its "
-                        "later calls would not. Keep the tensor on the device; an optimizer that has the "
-                        "option capturable=True or fused=True needs it, any other one's step() must be "
-                        "called outside of the step")
+                        f"{line()}a captured step cannot write to a tensor in host memory ({func}): later "
+                        "calls of the step would not repeat the write. Keep the tensor on the device; an "
+                        "optimizer that has the option capturable=True or fused=True needs it, any other "
+                        "one's step() must be called outside of the step")
 
     def __enter__(self) -> Any:
         global _watch

@@ -20,7 +20,7 @@ class Lines {
     for (int i = 0; i < shape.size(); ++i) {
       if (i == dim_) continue;
       empty |= shape[i] == 0;
-      // The product of the other sizes of an empty tensor can be arbitrarily large.
+      // If one size is 0, the product of the other sizes can exceed 63 bits.
       if (__builtin_mul_overflow(count_, shape[i], &count_)) {
         count_ = std::numeric_limits<std::int64_t>::max();
       }

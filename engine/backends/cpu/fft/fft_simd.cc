@@ -23,7 +23,7 @@ HWY_INLINE void two(D, V& ar, V& ai, V& br, V& bi) {
   bi = hn::Sub(i, bi);
 }
 
-// The four numbers in the order 0, 1, 2, 3.
+// A transform of size 4 in place. The results are in their natural order, 0 to 3.
 template <class D, class V>
 HWY_INLINE void four(D d, V& r0, V& i0, V& r1, V& i1, V& r2, V& i2, V& r3, V& i3) {
   two(d, r0, i0, r2, i2);
@@ -105,7 +105,8 @@ HWY_INLINE void rotate(V& r, V& i, V wr, V wi) {
 
 // ---------------------------------------------------------------- passes
 
-// Columns [q, end) of butterfly p. Returns the column at which it stopped.
+// Computes butterfly p for the columns [q, s), as many as fill whole vectors. Returns the first
+// column that is left over for a caller with shorter vectors.
 template <int R, class D, class T>
 HWY_INLINE std::int64_t along_lines(D d, const FftPass<T>& pass, std::int64_t s, std::int64_t p,
                                     std::int64_t q, const T* HWY_RESTRICT xr,
@@ -133,7 +134,8 @@ HWY_INLINE std::int64_t along_lines(D d, const FftPass<T>& pass, std::int64_t s,
   return q;
 }
 
-// A single line (s = 1): several butterflies at once. Returns the butterfly at which it stopped.
+// Computes the butterflies from p on for a single column (s = 1), as many as fill whole vectors.
+// Returns the first butterfly that is left over for a caller with shorter vectors.
 template <int R, class D, class T>
 HWY_INLINE std::int64_t along_butterflies(D d, const FftPass<T>& pass, std::int64_t p,
                                           const T* HWY_RESTRICT xr, const T* HWY_RESTRICT xi,

@@ -38,6 +38,8 @@ void prepare();
 // nothing.
 std::unique_lock<std::mutex> turn();
 
+// The routine for element type T: the one for float (s), double (d), or their complex forms (c, z),
+// in LAPACK's order.
 template <class T, class S, class D, class C, class Z>
 constexpr auto choose(S s, D d, C c, Z z) {
   if constexpr (std::is_same_v<T, float>) return s;
@@ -77,7 +79,11 @@ void gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int m, int n, int k, T alpha, 
 }
 
 // ---------------------------------------------------------------- triangular factors
+// A routine with `work` returns the optimal size in work[0] if lwork is -1, and computes nothing
+// (workspace() in matrices.h). Pivots are counted from 1.
 
+// The Cholesky factor of a positive definite matrix, in the triangle `uplo` ('L' or 'U') of `a`;
+// the other triangle is not changed. info > 0: the leading minor of this order is not positive.
 template <class T>
 int potrf(char uplo, int n, T* a, int lda) {
   int info = 0;
@@ -86,6 +92,8 @@ int potrf(char uplo, int n, T* a, int lda) {
   return info;
 }
 
+// The LU factorization with partial pivoting, in `a`. info > 0: this diagonal element of U is zero;
+// the factors are complete nevertheless.
 template <class T>
 int getrf(int m, int n, T* a, int lda, int* pivots) {
   int info = 0;
@@ -94,6 +102,7 @@ int getrf(int m, int n, T* a, int lda, int* pivots) {
   return info;
 }
 
+// Solves with the factors of getrf(); b is overwritten by the solution.
 template <class T>
 int getrs(char trans, int n, int columns, const T* lu, int lda, const int* pivots, T* b, int ldb) {
   int info = 0;
@@ -102,6 +111,7 @@ int getrs(char trans, int n, int columns, const T* lu, int lda, const int* pivot
   return info;
 }
 
+// The inverse of a matrix from the factors of getrf(), in their place. info > 0: it is singular.
 template <class T>
 int getri(int n, T* lu, int lda, const int* pivots, T* work, int lwork) {
   int info = 0;
@@ -110,7 +120,8 @@ int getri(int n, T* lu, int lda, const int* pivots, T* work, int lwork) {
   return info;
 }
 
-// The Bunch-Kaufman factorization of a symmetric or (with `hermitian`, complex) Hermitian matrix.
+// The Bunch-Kaufman factorization of a symmetric or (with `hermitian`, complex) Hermitian matrix,
+// of which the lower triangle is read. info > 0: a diagonal block of D is singular.
 template <class T>
 int sytrf(bool hermitian, int n, T* a, int lda, int* pivots, T* work, int lwork) {
   int info = 0;
@@ -127,6 +138,7 @@ int sytrf(bool hermitian, int n, T* a, int lda, int* pivots, T* work, int lwork)
   return info;
 }
 
+// Solves with the factors of sytrf(); b is overwritten by the solution.
 template <class T>
 int sytrs(bool hermitian, int n, int columns, const T* a, int lda, const int* pivots, T* b,
           int ldb) {
@@ -146,6 +158,8 @@ int sytrs(bool hermitian, int n, int columns, const T* a, int lda, const int* pi
 
 // ---------------------------------------------------------------- orthogonal factors
 
+// The QR factorization: R is in the upper triangle of `a`, and Q as reflectors below it and in
+// `tau`.
 template <class T>
 int geqrf(int m, int n, T* a, int lda, T* tau, T* work, int lwork) {
   int info = 0;
@@ -154,7 +168,7 @@ int geqrf(int m, int n, T* a, int lda, T* tau, T* work, int lwork) {
   return info;
 }
 
-// The first n columns of the product of k reflectors.
+// The first n columns of the product of k reflectors of geqrf(), in the place of the reflectors.
 template <class T>
 int orgqr(int m, int n, int k, T* a, int lda, const T* tau, T* work, int lwork) {
   int info = 0;
@@ -165,6 +179,8 @@ int orgqr(int m, int n, int k, T* a, int lda, const T* tau, T* work, int lwork) 
 
 // ---------------------------------------------------------------- spectra
 
+// The singular values in descending order, and the vectors that `job` requests (see Svd); `a` is
+// destroyed. info > 0: the algorithm did not converge.
 template <class T>
 int gesdd(char job, int m, int n, T* a, int lda, Real<T>* s, T* u, int ldu, T* vh, int ldvh,
           T* work, int lwork, Real<T>* rwork, int* iwork) {
@@ -180,6 +196,8 @@ int gesdd(char job, int m, int n, T* a, int lda, Real<T>* s, T* u, int ldu, T* v
   return info;
 }
 
+// The eigenvalues of a symmetric or Hermitian matrix in ascending order, and with job 'V' its
+// eigenvectors in `a`. info > 0: the algorithm did not converge.
 template <class T>
 int syevd(char job, char uplo, int n, T* a, int lda, Real<T>* w, T* work, int lwork, Real<T>* rwork,
           int lrwork, int* iwork, int liwork) {
@@ -215,6 +233,8 @@ int geev(char job, int n, T* a, int lda, T* w, T* v, int ldv, T* work, int lwork
 
 // ---------------------------------------------------------------- least squares
 
+// In all of them `b` has max(m, n) rows: the right sides, and then the solutions.
+// Uses a QR or LQ factorization; the matrix must have full rank. info > 0: it has not.
 template <class T>
 int gels(int m, int n, int columns, T* a, int lda, T* b, int ldb, T* work, int lwork) {
   int info = 0;
@@ -224,6 +244,8 @@ int gels(int m, int n, int columns, T* a, int lda, T* b, int ldb, T* work, int l
   return info;
 }
 
+// Uses a QR factorization with column pivoting. *rank is the order of the largest leading
+// triangular factor whose estimated condition number is below 1 / rcond.
 template <class T>
 int gelsy(int m, int n, int columns, T* a, int lda, T* b, int ldb, int* jpvt, Real<T> rcond,
           int* rank, T* work, int lwork, Real<T>* rwork) {

@@ -13,19 +13,6 @@ using core::Dims;
 using core::DType;
 using core::Geometry;
 
-// Small integers, whose products and sums are exact in every dtype.
-TestTensor whole(DType dtype, const Dims& shape, int seed) {
-  TestTensor x(dtype, Geometry(shape));
-  std::vector<double> values(static_cast<std::size_t>(x.geometry.numel()));
-  unsigned state = static_cast<unsigned>(seed) * 2654435761u + 1;
-  for (double& v : values) {
-    state = state * 1664525u + 1013904223u;
-    v = static_cast<double>((state >> 24) % 5) - (dtype == DType::kU8 ? 0 : 2);
-  }
-  x.fill(values);
-  return x;
-}
-
 // The product of the last two dimensions, one element at a time, for operands of rank 2 and higher
 // with equal batch dimensions or none.
 std::vector<double> reference(const TestTensor& a, const TestTensor& b, std::int64_t m,
@@ -59,7 +46,7 @@ TEST(Matmul, MatricesOfEverySizeDtypeAndLayout) {
   for (const DType dtype :
        {DType::kF32, DType::kF64, DType::kI32, DType::kI64, DType::kF16, DType::kBF16}) {
     for (const auto& [m, n, k] : sizes) {
-      const TestTensor a = whole(dtype, {m, k}, 1), b = whole(dtype, {k, n}, 2);
+      const TestTensor a = small_integers(dtype, {m, k}, 1), b = small_integers(dtype, {k, n}, 2);
       auto expected = reference(a, b, m, n, k, 1, false, false);
       if (dtype == DType::kBF16 || dtype == DType::kF16) {
         for (double& v : expected) {
@@ -79,15 +66,16 @@ TEST(Matmul, MatricesOfEverySizeDtypeAndLayout) {
 }
 
 TEST(Matmul, RanksAndBroadcastBatches) {
-  const TestTensor a = whole(DType::kF32, {2, 3, 4, 5}, 1), b = whole(DType::kF32, {2, 3, 5, 6}, 2);
+  const TestTensor a = small_integers(DType::kF32, {2, 3, 4, 5}, 1),
+                   b = small_integers(DType::kF32, {2, 3, 5, 6}, 2);
   EXPECT_EQ(call_op("matmul", {a, b})[0].values(), reference(a, b, 4, 6, 5, 6, false, false));
-  const TestTensor matrix = whole(DType::kF32, {5, 6}, 3);
+  const TestTensor matrix = small_integers(DType::kF32, {5, 6}, 3);
   const TestResult folded = call_op("matmul", {a, matrix});
   EXPECT_EQ(folded[0].geometry.shape, (Dims{2, 3, 4, 6}));
   EXPECT_EQ(folded[0].values(), reference(a, matrix, 4, 6, 5, 6, false, true));
-  const TestTensor left = whole(DType::kF32, {4, 5}, 4);
+  const TestTensor left = small_integers(DType::kF32, {4, 5}, 4);
   EXPECT_EQ(call_op("matmul", {left, b})[0].values(), reference(left, b, 4, 6, 5, 6, true, false));
-  const TestTensor vector = whole(DType::kF32, {5}, 5);
+  const TestTensor vector = small_integers(DType::kF32, {5}, 5);
   const TestResult column = call_op("matmul", {a, vector});
   EXPECT_EQ(column[0].geometry.shape, (Dims{2, 3, 4}));
   EXPECT_EQ(column[0].values(), reference(a, vector, 4, 1, 5, 6, false, true));
@@ -99,16 +87,19 @@ TEST(Matmul, RanksAndBroadcastBatches) {
   EXPECT_EQ(inner[0].values(), reference(vector, vector, 1, 1, 5, 1, false, false));
   // Expanded operands: stride 0 in a batch dimension, in rows and in columns.
   const TestTensor rows(DType::kF32, Geometry({3, 4, 5}, {0, 0, 1}));
-  const TestTensor one = whole(DType::kF32, {5, 6}, 6);
+  const TestTensor one = small_integers(DType::kF32, {5, 6}, 6);
   for (double v : call_op("matmul", {rows, one})[0].values()) EXPECT_EQ(v, 0);
 }
 
 TEST(Matmul, NothingToAddIsZero) {
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kI64, DType::kF16}) {
-    const TestResult out = call_op("matmul", {whole(dtype, {2, 0}, 1), whole(dtype, {0, 3}, 1)});
+    const TestResult out =
+        call_op("matmul", {small_integers(dtype, {2, 0}, 1), small_integers(dtype, {0, 3}, 1)});
     EXPECT_EQ(out[0].values(), std::vector<double>(6, 0.0));
     EXPECT_EQ(
-        call_op("matmul", {whole(dtype, {0, 2}, 1), whole(dtype, {2, 3}, 1)})[0].values().size(),
+        call_op("matmul", {small_integers(dtype, {0, 2}, 1), small_integers(dtype, {2, 3}, 1)})[0]
+            .values()
+            .size(),
         0u);
   }
 }
@@ -116,7 +107,7 @@ TEST(Matmul, NothingToAddIsZero) {
 TEST(Matmul, SplitsAgreeWithTheWhole) {
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{700, 90, 300}, {90, 700, 300}}) {
-      const TestTensor a = whole(dtype, {m, k}, 1), b = whole(dtype, {k, n}, 2);
+      const TestTensor a = small_integers(dtype, {m, k}, 1), b = small_integers(dtype, {k, n}, 2);
       EXPECT_EQ(call_op("matmul", {a, b})[0].values(), reference(a, b, m, n, k, 1, false, false));
     }
   }
@@ -125,7 +116,8 @@ TEST(Matmul, SplitsAgreeWithTheWhole) {
 // Lines a multiple of 2 KiB apart are copied before the product.
 TEST(Matmul, LinesThatCollideInTheCache) {
   const std::int64_t m = 512, n = 512, k = 96;
-  const TestTensor a = whole(DType::kF32, {m, k}, 1), b = whole(DType::kF32, {k, n}, 2);
+  const TestTensor a = small_integers(DType::kF32, {m, k}, 1),
+                   b = small_integers(DType::kF32, {k, n}, 2);
   const auto expected = reference(a, b, m, n, k, 1, false, false);
   const TestTensor wide = b.laid_out(Geometry({k, n}, {2 * n, 1}, 7));
   for (const TestTensor& x : {a, turned(a)}) {
@@ -154,8 +146,9 @@ TEST(Matmul, LinearAddsTheBiasAndTakesTheWeightTransposed) {
     EXPECT_EQ(call_op("linear", {row, weight, bias})[0].values(), (std::vector<double>{8, 24}));
   }
   // Large enough to be split into panels: the bias must be added to each piece exactly once.
-  const TestTensor x = whole(DType::kF32, {512, 200}, 1), w = whole(DType::kF32, {300, 200}, 2);
-  const TestTensor bias = whole(DType::kF32, {300}, 3);
+  const TestTensor x = small_integers(DType::kF32, {512, 200}, 1),
+                   w = small_integers(DType::kF32, {300, 200}, 2);
+  const TestTensor bias = small_integers(DType::kF32, {300}, 3);
   const auto plain = call_op("linear", {x, w, nullptr})[0].values();
   const auto with = call_op("linear", {x, w, bias})[0].values();
   for (std::size_t i = 0; i < with.size(); ++i) {
@@ -178,14 +171,17 @@ TEST(Matmul, Outer) {
 }
 
 TEST(Matmul, RefusalsNameTheShapes) {
-  const TestTensor a = whole(DType::kF32, {2, 3}, 1), b = whole(DType::kF32, {4, 5}, 1);
+  const TestTensor a = small_integers(DType::kF32, {2, 3}, 1),
+                   b = small_integers(DType::kF32, {4, 5}, 1);
   EXPECT_EQ(call_op("matmul", {a, b}).status.message(),
             "matmul: inner sizes differ: [2, 3] x [4, 5]");
-  EXPECT_FALSE(call_op("matmul", {a, whole(DType::kF64, {3, 2}, 1)}).status.ok());
+  EXPECT_FALSE(call_op("matmul", {a, small_integers(DType::kF64, {3, 2}, 1)}).status.ok());
   EXPECT_FALSE(call_op("matmul", {a, TestTensor(DType::kF32, Geometry(Dims()))}).status.ok());
-  EXPECT_FALSE(call_op("matmul", {whole(DType::kBool, {2, 2}, 1), whole(DType::kBool, {2, 2}, 1)})
+  EXPECT_FALSE(call_op("matmul", {small_integers(DType::kBool, {2, 2}, 1),
+                                  small_integers(DType::kBool, {2, 2}, 1)})
                    .status.ok());
-  EXPECT_FALSE(call_op("bmm", {whole(DType::kF32, {2, 2, 2}, 1), whole(DType::kF32, {1, 2, 2}, 1)})
+  EXPECT_FALSE(call_op("bmm", {small_integers(DType::kF32, {2, 2, 2}, 1),
+                               small_integers(DType::kF32, {1, 2, 2}, 1)})
                    .status.ok());
 }
 

@@ -45,9 +45,12 @@ class Svd {
     }
   }
 
+  // An error if the sizes are too large for LAPACK; then the object must not be used.
   core::Status status() const { return sizes_.status(); }
+  // Estimated nanoseconds for one matrix.
   double cost() const { return matrix_cost(m_, n_, k_) * (job_ == 'N' ? 4 : 16); }
 
+  // Takes the arrays for one matrix from `room`; they are reused for the next one.
   Arrays cut(Room& room) const {
     return {room.template take<T>(m_ * n_),
             room.template take<T>(m_ * u_columns_),
@@ -57,7 +60,8 @@ class Svd {
             room.template take<R>(rwork_),
             room.template take<int>(8 * k_)};
   }
-  // The matrix is in r.a and is overwritten.
+  // Decomposes the column-major matrix in r.a, which is overwritten. `name`, `batch` and `i`, its
+  // index in the batch, are for the error if the algorithm does not converge.
   core::Status run(const Arrays& r, std::string_view name, const core::Dims& batch,
                    std::int64_t i) const {
     if (k_ == 0) {

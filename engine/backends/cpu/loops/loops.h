@@ -45,6 +45,8 @@ struct Slot {
 };
 
 void bind_loops();  // binds all lists; idempotent and thread-safe
+// Each of these binds one list, in the file loops_*.cc that compiles its loops. Only bind_loops()
+// calls them.
 void bind_plain_unary();
 void bind_math_unary();
 void bind_activations();

@@ -23,7 +23,8 @@ struct GateRows {
   }
 };
 
-// Part `part` of `parts` in row i of an operand or result.
+// Returns a reader of one part of row i of an operand or result. A row of gates consists of `parts`
+// parts, one for each gate, and each part has the size of a row of states.
 template <class A>
 Row<A> part_of(const TensorArg& arg, const GateRows& rows, std::int64_t i, int part, int parts) {
   return Row<A>(arg, (i * parts + part) * rows.size, 1);

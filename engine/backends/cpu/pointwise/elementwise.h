@@ -20,7 +20,7 @@ using Inner = void (*)(const void* const* in, void* out, std::int64_t n, const v
 
 // The inner functions of one functor; null for compute types that it does not support.
 struct Loops {
-  // `natural` is for uint64
+  // `integer` computes in int64 and `natural` in uint64.
   Inner real32 = nullptr, real64 = nullptr, integer = nullptr, natural = nullptr;
   Inner complex64 = nullptr, complex128 = nullptr;
   Inner narrow = nullptr;  // for int32; set if it computes the low half of the result of `integer`
@@ -32,7 +32,7 @@ struct Loops {
   bool libm = false;         // it calls a function whose last bits depend on the math library
 };
 
-// How one call is computed.
+// Describes how one call is computed: the functor, the compute type and the handling of operands.
 struct Plan {
   const Loops* loops = nullptr;
   const void* functor = nullptr;

@@ -25,6 +25,7 @@ struct Memory {
   alignas(64) Block<A> blocks[kMaxOperands + 1];
 };
 
+// How the machine reads one operand. Which form applies is decided once for the whole call.
 template <class A>
 struct Source {
   bool direct = false;     // read in place
@@ -40,6 +41,7 @@ struct Source {
   Walk walk;
 };
 
+// Rounds n numbers to `dtype`, by a store and a load.
 template <class A>
 void round_through(DType dtype, A* block, std::int64_t n) {
   alignas(16) std::byte narrow[kBlock * sizeof(A)];
@@ -52,6 +54,8 @@ inline void load_bytes(const std::uint8_t* from, std::int64_t stride, std::int64
   for (std::int64_t i = 0; i < n; ++i) to[i] = from[i * stride];
 }
 
+// Immutable after construction, so several lanes may run parts of one call. The operands, the
+// functor of the plan and `order` must outlive the object.
 template <class A>
 class Machine {
  public:
@@ -104,6 +108,7 @@ class Machine {
     all_direct_ = all_direct_ && out_direct_ && !out_inside_;
   }
 
+  // Computes the elements [begin, end) of the result, counted in the order of `order`.
   void run(std::int64_t begin, std::int64_t end) const {
     if (all_direct_) {
       const void* in[kMaxOperands];

@@ -14,17 +14,6 @@ using core::DType;
 using core::Geometry;
 using Ints = std::vector<std::int64_t>;
 
-TestTensor small_integers(DType dtype, const Dims& shape, unsigned state) {
-  TestTensor x(dtype, Geometry(shape));
-  std::vector<double> values(static_cast<std::size_t>(x.geometry.numel()));
-  for (double& v : values) {
-    state = state * 1664525u + 1013904223u;
-    v = static_cast<double>((state >> 24) % 5) - 2;
-  }
-  x.fill(values);
-  return x;
-}
-
 struct Case {
   const char* name;
   Dims x, weight;

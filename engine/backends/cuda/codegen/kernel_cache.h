@@ -55,11 +55,14 @@ class KernelCache {
  public:
   static constexpr int kSightings = 3;  // a loop is compiled when it occurs for this many times
   static constexpr std::size_t kMax = 4096;  // maximum number of kernels that stay loaded
-  static constexpr std::size_t kMaxQueued = 256;
+  static constexpr std::size_t kMaxQueued =
+      256;  // maximum number of loops that wait to be compiled
+  // Maximum size of the code on disk, in bytes.
   static constexpr std::uint64_t kMaxOnDisk = std::uint64_t{512} << 20;
 
   // `folder` stores the code; "" stores none. Precondition: the arguments outlive the cache.
   KernelCache(Gpu& gpu, const Compiler& compiler, std::string folder, Log log);
+  // Waits for the compilation that is running. Kernels that callers still hold stay loaded.
   ~KernelCache();
   KernelCache(const KernelCache&) = delete;
   KernelCache& operator=(const KernelCache&) = delete;

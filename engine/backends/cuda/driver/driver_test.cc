@@ -27,7 +27,8 @@ using testing::HasSubstr;
 TT_CUDA_FUNCTIONS(TT_SAME)
 TT_NVRTC_FUNCTIONS(TT_SAME)
 
-// The macros of the headers tell which version of a function a name stands for.
+// CUDA's headers replace the names of some functions by names with a version, such as
+// cuMemAlloc_v2, with macros. TT_EXPANDED gives the name after this replacement.
 #define TT_TEXT(x) #x
 #define TT_EXPANDED(x) TT_TEXT(x)
 TEST(Driver, NamesAreTheHeaders) {

@@ -77,7 +77,9 @@ struct Pick {
   int dim = 0;   // dimension of x
 };
 
-// out[coordinates] = x[coordinates with x_strides, plus the offsets that the picks give].
+// Adds the launch that copies elements of x to a result in row-major order. The offset of an
+// element in x is the sum of its coordinates times x_strides and of an offset for each pick, which
+// is read from the pick's index tensor.
 Status pick(KernelCall& call, Work& work, const TensorArg& x, const Dims& x_strides,
             std::span<const Pick> picks, bool wrap) {
   const TensorArg& out = call.out[0];

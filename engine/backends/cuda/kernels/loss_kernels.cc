@@ -17,12 +17,12 @@ using core::Status;
 using ops::scalar::Loss;
 
 constexpr std::int64_t kLeaf = 2048;
-// Leaves in one part of the CPU's sums.
+// Number of leaves in one part of the CPU's sums.
 constexpr std::int64_t kPart = (std::int64_t{1} << 19) / kLeaf;
 constexpr std::int64_t kSplitAbove = std::int64_t{1} << 20;  // number of elements
 
-// Adds the launches from the leaves' sums to the result: with `parts` the sums of parts first, and
-// then the total.
+// Adds the launches that turn the sums of the leaves into the loss's result. With `parts`, the
+// leaves of each part are summed first, as on the CPU, and then the parts.
 Status add_total(Work& work, calls::LossCall p, std::int64_t leaves, bool parts, DType result,
                  DType compute) {
   p.count = leaves;
@@ -113,8 +113,8 @@ struct Setting {
   double smoothing;
 };
 
-// Describes the lines of the input, and adds the check of the targets and the computation of the
-// loss's divisor.
+// Describes the lines of the input in `p`. Adds the launches that check the targets and compute the
+// divisor of the loss.
 Status prepare(KernelCall& call, Work& work, RowMajorCall& memory, const Setting& s, DType compute,
                calls::ClassCall& p) {
   if (core::is_floating(s.target->dtype)) return not_on_device("targets that are probabilities");

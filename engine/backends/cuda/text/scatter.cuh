@@ -33,7 +33,8 @@ void multiply(T& to, T from) {
   }
 }
 
-// NaN wins. Complex numbers have no order.
+// Replaces `to` by the larger (or smaller) of both numbers, or by NaN if either is NaN. Has no effect
+// on complex numbers, which have no order.
 template <class T>
 void keep_extreme(T& to, T from, bool largest) {
   if constexpr (std::is_same_v<T, Bool>) {

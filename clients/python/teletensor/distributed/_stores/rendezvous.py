@@ -49,7 +49,7 @@ class Seat(NamedTuple):
     nodes: int
     address: str
     port: int
-    # returns whether launchers wait that could make this world larger
+    # Returns True if launchers wait for a place in a larger world.
     newcomers: Callable[[], bool] = lambda: False
 
 

@@ -89,7 +89,8 @@ struct FoundCall {
   void* to;
 };
 
-// Rows of `length` elements. `n` counts rows, or whatever the recipe's tasks are.
+// The normalization of rows of `length` elements. `n` is the number of tasks: rows for the result
+// and the gradient of x, and sums of columns for the gradients of weight and bias.
 struct LayerNormCall {
   std::int64_t n, length, rows, group, groups;
   const void* x;
@@ -104,7 +105,8 @@ struct LayerNormCall {
   void* dbias;
   double eps;
 };
-// Dimensions [batch, channels, area]; each channel has `leaves` leaves.
+// The normalization of channels: x has the dimensions [batch, channels, area]. The sums of each
+// channel have `leaves` leaves.
 struct ChannelCall {
   std::int64_t n, batch, channels, area, leaves;
   const void* x;
@@ -123,7 +125,7 @@ struct ChannelCall {
   bool gathered;
 };
 
-// Operands are in the compute type.
+// A pointwise loss. Its operands are in the compute type.
 struct LossCall {
   std::int64_t n, count, part;
   const void* x;
@@ -140,7 +142,8 @@ struct LossCall {
   ops::scalar::LossSettings settings;
   bool mean, none;
 };
-// Lines of classes; the dimensions are [before, classes, step].
+// A loss over lines of classes: x has the dimensions [before, classes, step], and a line has the
+// values of all classes at one index of the other two dimensions.
 struct ClassCall {
   std::int64_t n, lines, classes, step, ignore;
   const void* x;
