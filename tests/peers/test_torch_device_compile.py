@@ -147,9 +147,13 @@ def test_a_graph_that_is_not_a_program_warns_once_with_its_function_and_the_reas
     def whole(x):
         return x * 2 + 1
 
+    def chooses(x):
+        return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,))
+
     there, here = torch.rand(4, 4, device="tt"), torch.rand(4, 4)
     texts = {}
-    for function, arguments in ((decomposes, [there]), (draws, [there]), (at_home, [here, here]), (whole, [there])):
+    for function, arguments in ((decomposes, [there]), (draws, [there]), (at_home, [here, here]), (whole, [there]),
+                                (chooses, [there])):
         torch._dynamo.reset()
         compiled = torch.compile(function, backend="teletensor")
         with warnings.catch_warnings(record=True) as caught:
@@ -159,7 +163,8 @@ def test_a_graph_that_is_not_a_program_warns_once_with_its_function_and_the_reas
         texts[function.__name__] = [text for text in (str(each.message) for each in caught)
                                     if text.startswith("torch.compile")]
     assert {name: len(found) for name, found in texts.items()} == {
-        "decomposes": 0, "draws": 1, "at_home": 1, "whole": 0}
+        "decomposes": 0, "draws": 1, "at_home": 1, "whole": 0, "chooses": 1}
+    assert "PyTorch's operator cond runs functions of its own" in texts["chooses"][0]
     (text,) = texts["draws"]
     assert "draws (" in text and Path(__file__).name in text and "_standard_gamma has no row" in text
     (text,) = texts["at_home"]

@@ -216,3 +216,35 @@ def test_what_is_refused(start_daemon, tmp_path: Path):
         assert "aten::index depends on values" in texts["norm"]
         assert "barrier: it waits for the other processes and cannot be a part" in texts["barrier"]
         assert "tensors of the class DTensor" in texts["sharded"]
+
+
+ERRORS = """
+group = dist.new_group([0, 1])
+dist.all_reduce(torch.ones(1, device="tt"), group=group)
+
+@teletensor.torch.capture
+def step(x):
+    dist.all_reduce(x, group=group)
+    return x * 2
+
+def called(size=2):
+    return step(torch.ones(size, device="tt")).tolist()
+
+for _ in range(5):
+    called()
+assert step.programs == 1
+error("sizes", lambda: called(2 + rank))  # a program of one rank, and lines of the other one
+for _ in range(5):
+    assert called() == [4, 4]
+dist.destroy_process_group(group)
+error("destroyed", called)
+assert torch.ones(2, device="tt").add(1).tolist() == [2, 2]
+"""
+
+
+def test_errors(start_daemon, tmp_path: Path):
+    """An error of a captured collective names the lines of both ranks, and later calls work."""
+    for _, texts in results(ERRORS, tmp_path, {"tt": one(start_daemon)})["tt"]:
+        assert "rank 0 is in all_reduce(sum, float32[2]) at <string>:" in texts["sizes"], texts
+        assert "rank 1 in all_reduce(sum, float32[3]) at <string>:" in texts["sizes"], texts
+        assert "it has left the group" in texts["destroyed"], texts
