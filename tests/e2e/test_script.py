@@ -1,6 +1,7 @@
 """Scripted functions: control flow on the daemon, with the values of Python and errors with a place."""
 
 import io
+from typing import NamedTuple
 
 import pytest
 import teletensor as tt
@@ -255,3 +256,22 @@ def test_errors_name_line_and_column(function, line, text):
     first = function.__code__.co_firstlineno
     with pytest.raises(tt.jit.ScriptError, match=rf"test_script.py:{first + line}:\d+: script: .*({text})"):
         tt.jit.script(function)(tt.ones(2))
+
+
+class Scaled(NamedTuple):
+    values: tt.Tensor
+    factor: int
+
+
+def named_tuples(x):
+    made = Scaled(x * 3, 3)
+    return made, x.max(0), [made.values.sort(descending=True)]
+
+
+def test_named_tuples_are_results():
+    x = tt.tensor([1.0, 2.0])
+    for _ in range(2):
+        made, largest, (ordered,) = tt.jit.script(named_tuples)(x)
+        assert type(made) is Scaled and made.values.tolist() == [3.0, 6.0] and made.factor == 3
+        assert largest.values.item() == 2.0 and largest.indices.item() == 1
+        assert ordered.values.tolist() == [6.0, 3.0] and ordered.indices.tolist() == [1, 0]

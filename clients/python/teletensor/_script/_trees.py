@@ -141,7 +141,8 @@ def rebuild(shape: Any, tensors: list[Any]) -> Any:
         return inner
     if kind is dict:
         return {key: rebuild(each, tensors) for key, each in inner.items()}
-    return kind(rebuild(each, tensors) for each in inner)
+    parts = [rebuild(each, tensors) for each in inner]
+    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
 
 
 def type_text(tensor: Tensor) -> str:
