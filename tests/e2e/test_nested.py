@@ -101,6 +101,19 @@ def test_changes_in_place(tt, x):
     assert x.sum().item() == 0
 
 
+def test_modules(tt, x):
+    """Modules call functions of nn.functional, whose arguments differ from those of functions of the package."""
+    nn, rows = tt.nn, x.values()
+    for module in (nn.ReLU(), nn.ReLU(inplace=True), nn.GELU("tanh"), nn.Softmax(-1), nn.LogSoftmax(-1), nn.SiLU(),
+                   nn.LeakyReLU(0.2), nn.ELU(), nn.Softplus(), nn.Hardtanh(), nn.LayerNorm(2), nn.RMSNorm(2),
+                   nn.Linear(2, 3), nn.Dropout(0.0), nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))):
+        expected = module(rows.clone())
+        assert tt.equal(module(x.clone()).values(), expected), module
+    dropped = nn.Dropout(0.5, inplace=True)(tt.nested.nested_tensor([tt.ones(40), tt.ones(60)]))
+    assert 0 < (dropped.values() == 0).sum().item() < 100
+    assert tt.nn.functional.softmax(x, -1, 3, tt.float64).dtype == tt.float64
+
+
 def test_texts_and_iteration(tt, x):
     assert repr(x) == f"NestedTensor(size=(2, {x.shape[1]!r}, 2), lengths=[3, 1], dtype=teletensor.float32)"
     assert [part.shape[0] for part in x] == [3, 1] and x[-1].tolist() == [[2, 2]]

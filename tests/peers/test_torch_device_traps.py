@@ -416,7 +416,7 @@ def test_storages_are_made_and_dropped_by_many_threads(tt_device):
 OTHER_LAYOUTS = {
     "sparse": lambda: torch.eye(2, device="tt").to_sparse().relu(),
     "sparse products": lambda: torch.eye(2, device="tt").to_sparse() * torch.ones(1, 2, device="tt"),
-    "csr": lambda: torch.eye(2).to_sparse_csr().to("tt") @ torch.ones(2, 2, device="tt"),
+    "bsr": lambda: torch.eye(2).to_sparse_bsr((1, 1)).to("tt") @ torch.ones(2, 2, device="tt"),
     "quantized": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8).to("tt"),
     "quantize": lambda: torch.quantize_per_tensor(torch.ones(2, device="tt"), 0.1, 0, torch.quint8),
     "float8": lambda: torch.ones(2, dtype=torch.float8_e4m3fn).to("tt"),

@@ -8,7 +8,7 @@ from typing import Any
 from .. import _api as tt
 from .._core import Tensor
 from ..nn import functional
-from ._tensor import NestedTensor
+from ._tensor import OF_VALUES, NestedTensor, of_values
 
 __all__ = ["FORMS", "aligned", "function_of"]
 
@@ -29,17 +29,13 @@ _IN_PLACE = "add_ sub_ mul_ div_ pow_ relu_ exp_ sqrt_ neg_ clamp_ copy_ masked_
 
 
 def function_of(name: str) -> Any:
-    """The function for dense tensors, or the method, of that name."""
-    found = getattr(tt, name, None) or getattr(functional, name, None)
-    # The names of casts are those of dtypes, too.
-    return getattr(Tensor, name) if found is None or isinstance(found, tt.dtype) else found
+    """The method, or the function for dense tensors, of that name."""
+    return getattr(Tensor, name, None) or getattr(tt, name, None) or getattr(functional, name)
 
 
 def _unary(name: str) -> Callable[..., Any]:
     def form(input: NestedTensor, *args: Any, **kwargs: Any) -> Any:
-        rest = [each._data if isinstance(each, NestedTensor) else each for each in args]
-        values = function_of(name)(input._data, *rest, **kwargs)
-        return input if values is input._data else input._like(values)
+        return of_values(function_of(name), input, *args, **kwargs)
 
     return form
 
@@ -75,7 +71,7 @@ def _binary(name: str) -> Callable[..., Any]:
         like = max((each for each in given if isinstance(each, NestedTensor)), key=lambda each: each.ndim)
         parts = [aligned(name, like, each) for each in args]
         named = {key: aligned(name, like, each) for key, each in kwargs.items()}
-        return like._like(function_of(name)(*parts, **named))
+        return like._like(getattr(tt, name)(*parts, **named))
 
     return form
 
@@ -90,6 +86,7 @@ def _in_place(name: str) -> Callable[..., Any]:
     return form
 
 
+OF_VALUES.update(_UNARY.split())
 FORMS: dict[str, Callable[..., Any]] = {
     **{name: _unary(name) for name in _UNARY.split()},
     **{name: _binary(name) for name in _BINARY.split()},

@@ -8,6 +8,7 @@ from typing import Any
 from .. import _api as tt
 from .._core import Tensor
 from .._functions.common import wrap_dim
+from ..nn import functional
 from ._pointwise import function_of
 from ._tensor import NestedTensor, unsupported
 
@@ -72,8 +73,12 @@ def _reduced(name: str) -> Callable[..., Any]:
 
 
 def _softmax(name: str) -> Callable[..., Any]:
-    def form(input: NestedTensor, dim: int, *_: Any, dtype: Any = None) -> NestedTensor:
-        source = input if dtype is None else input.to(dtype)
+    def form(
+        input: NestedTensor, dim: int, *rest: Any, dtype: Any = None, _stacklevel: int = 3
+    ) -> NestedTensor:
+        # The function of nn.functional has another argument before dtype.
+        wanted = next((each for each in rest if isinstance(each, tt.dtype)), dtype)
+        source = input if wanted is None else input.to(wanted)
         at = wrap_dim(dim, source.ndim)
         if at == 0:
             raise RuntimeError(f"{name}(): dimension 0 of a nested tensor is its batch")
@@ -94,7 +99,7 @@ def _norm(name: str) -> Callable[..., Any]:
         sizes = [normalized_shape] if isinstance(normalized_shape, int) else list(normalized_shape)
         if input._dim >= input.ndim - len(sizes):
             unsupported(name, "the ragged dimension cannot be normalised")
-        return input._like(function_of(name)(input._data, sizes, *args, **kwargs))
+        return input._like(getattr(functional, name)(input._data, sizes, *args, **kwargs))
 
     return form
 

@@ -12,10 +12,20 @@ from .._tensors.history import HistoryOfData
 from ..nn import functional
 from ._ragged import Ragged
 
-__all__ = ["FORMS", "NestedTensor", "to_padded_tensor", "unsupported"]
+__all__ = ["FORMS", "OF_VALUES", "NestedTensor", "of_values", "to_padded_tensor", "unsupported"]
 
 # The forms for nested arguments of functions and methods, by name (`nested/__init__.py` fills it).
 FORMS: dict[str, Callable[..., Any]] = {}
+# The names of functions that are called with the values, whatever their other arguments are.
+OF_VALUES: set[str] = set()
+
+
+def of_values(function: Callable[..., Any], input: NestedTensor, *args: Any, **kwargs: Any) -> NestedTensor:
+    """The nested tensor of what a pointwise function returns for the values; the tensor itself if the
+    function has changed them in place."""
+    rest = [each._data if isinstance(each, NestedTensor) else each for each in args]
+    values = function(input._data, *rest, **kwargs)
+    return input if values is input._data else input._like(values)
 
 
 def unsupported(name: str, why: str = "") -> NoReturn:
@@ -197,6 +207,9 @@ class NestedTensor(HistoryOfData):
         given = {key: value for key, value in (kwargs or {}).items() if key != "out" or value is not None}
         if "out" in given:
             raise NotImplementedError(f"{name}(): out= is not supported with nested tensors")
+        if name in OF_VALUES and args and isinstance(args[0], NestedTensor):
+            # Functions of the same name in different modules differ in their arguments.
+            return of_values(func, *args, **given)
         if name in FORMS:
             return FORMS[name](*args, **given)
         if args and isinstance(args[0], NestedTensor) and name in NestedTensor.__dict__:
