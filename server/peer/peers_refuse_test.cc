@@ -1,5 +1,6 @@
 // Tests what peers refuse: callers with a false name, and frames that no daemon sends.
 #include <gtest/gtest.h>
+#include <openssl/ssl.h>
 
 #include <cstdlib>
 #include <deque>
@@ -31,6 +32,7 @@ class Caller {
     }
     input_.accept(kMaxPeerTexts, kMaxPeerPayload);
   }
+  virtual ~Caller() = default;
 
   static PeerFrame hello(const std::string& name, std::uint32_t protocol = kPeerProtocol) {
     PeerFrame frame;
@@ -51,7 +53,7 @@ class Caller {
     const auto header = frame_header(text.size(), payload.size());
     return says_bytes(std::string(header.data(), header.size()) + text + payload);
   }
-  Caller& says_bytes(const std::string& bytes) {
+  virtual Caller& says_bytes(const std::string& bytes) {
     (void)::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     return *this;
   }
@@ -61,10 +63,9 @@ class Caller {
       const auto next = input_.next();
       if (!next.ok()) return false;
       if (*next) return frame->ParseFromArray((*next)->text.data(), int((*next)->text.size()));
-      const std::span<char> room = input_.room();
-      const ssize_t got = recv(socket_.get(), room.data(), room.size(), 0);
-      if (got <= 0) return false;
-      input_.filled(static_cast<std::size_t>(got));
+      const std::size_t got = receive(input_.room());
+      if (got == 0) return false;
+      input_.filled(got);
     }
   }
   // Returns the status with which the daemon ends the connection; UNAVAILABLE without a text if it
@@ -77,9 +78,62 @@ class Caller {
     return why;
   }
 
- private:
+ protected:
+  // Returns the number of bytes that have arrived; 0 if the connection has ended.
+  virtual std::size_t receive(std::span<char> room) {
+    const ssize_t got = recv(socket_.get(), room.data(), room.size(), 0);
+    return got < 0 ? 0 : static_cast<std::size_t>(got);
+  }
   const Socket socket_;
+
+ private:
   FrameInput input_;
+};
+
+// A caller with TLS that sends nothing before flush(), so that a test determines which parts of the
+// handshake and which frames are in one segment.
+class TlsCaller final : public Caller {
+ public:
+  TlsCaller(const std::string& address, const PeerTls& tls, const std::string& peer)
+      : Caller(address), tls_(tls.connecting(socket_.get(), peer)) {
+    SSL_set_bio(tls_.get(), BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
+  }
+  // Takes part in the handshake until only its own last part is to be sent. Returns false if the
+  // handshake has failed.
+  bool shake_hands() {
+    while (SSL_do_handshake(tls_.get()) != 1) {
+      flush();
+      if (!fill()) return false;
+    }
+    return true;
+  }
+  Caller& says_bytes(const std::string& bytes) override {
+    EXPECT_EQ(SSL_write(tls_.get(), bytes.data(), int(bytes.size())), int(bytes.size()));
+    return *this;
+  }
+  void flush() {
+    char* data = nullptr;
+    const long size = BIO_get_mem_data(SSL_get_wbio(tls_.get()), &data);
+    EXPECT_EQ(::send(socket_.get(), data, std::size_t(size), MSG_NOSIGNAL), size);
+    (void)BIO_reset(SSL_get_wbio(tls_.get()));
+  }
+
+ private:
+  std::size_t receive(std::span<char> room) override {
+    std::size_t got = 0;
+    while (SSL_read_ex(tls_.get(), room.data(), room.size(), &got) != 1) {
+      if (!fill()) return 0;
+    }
+    return got;
+  }
+  // Waits until bytes have arrived. Returns false if the connection has ended.
+  bool fill() {
+    char bytes[4096];
+    const std::size_t got = Caller::receive(bytes);
+    return got > 0 && BIO_write(SSL_get_rbio(tls_.get()), bytes, int(got)) == int(got);
+  }
+
+  const TlsRef tls_;
 };
 
 TEST(PeersRefuse, CallersThatAreNoPeers) {
@@ -253,6 +307,25 @@ TEST_F(PeersTls, DaemonsOfOneAuthorityMeet) {
   // A connection without TLS is refused.
   EXPECT_FALSE(Caller(b.peers->address()).says(Caller::hello("a")).end().ok());
   a.peers->stop();
+  b.peers->stop();
+}
+
+// OpenSSL receives ahead, and the socket reports no event for what OpenSSL has received.
+TEST_F(PeersTls, AFrameInTheSegmentWithTheEndOfTheHandshake) {
+  authority("ca");
+  Box b("b", {{"a", kNowhere}}, testing::kHang, issue("ca", "b.pem", "DNS:b"));
+  b.start();
+  const auto certificates = Certificates::open(issue("ca", "a.pem", "DNS:a"));
+  ASSERT_TRUE(certificates.ok()) << certificates.status().message();
+  const auto tls = PeerTls::create(*certificates);
+  TlsCaller a(b.peers->address(), *tls, "b");
+  ASSERT_TRUE(a.shake_hands());
+  a.says(Caller::hello("a"));
+  a.flush();
+  PeerFrame answer;
+  ASSERT_TRUE(a.hears(&answer));
+  EXPECT_EQ(answer.hello().name(), "b");
+  EXPECT_TRUE(eventually([&] { return b.recorder->met_count("a") == 1; }));
   b.peers->stop();
 }
 

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 from support.clients import client, finish, wait_line
+from support.daemon import wait_until
 from support.daemons import start_daemons
 from support.ranks import groups, wait_in_collective
 
@@ -14,16 +15,16 @@ BEGIN = """
     import json
     dist = tt.distributed
     R, N = {rank}, {ranks}
-    dist.init_process_group(rank=R, world_size=N, init_method="tcp://elastic:1", timeout=600, elastic=True)
+    dist.init_process_group(rank=R, world_size=N, init_method="tcp://elastic:1", timeout=600, {kind})
     def tell(*values):
         print(json.dumps(values), flush=True)
 """
 
 
-def start_rank(address, rank, ranks, code):
+def start_rank(address, rank, ranks, code, kind="elastic=True"):
     """Starts a process that runs `code` as this rank; go() ends its input()."""
     lines = "\n".join("    " + line for line in code.strip().splitlines())
-    return client(BEGIN.format(rank=rank, ranks=ranks) + lines, address, stdin=subprocess.PIPE)
+    return client(BEGIN.format(rank=rank, ranks=ranks, kind=kind) + lines, address, stdin=subprocess.PIPE)
 
 
 def start(addresses, ranks, code):
@@ -149,31 +150,191 @@ tell(texts, x.sum().item())
         assert total == 4.0
 
 
-def test_a_lost_rank_cannot_come_back(start_daemon):
-    """A program that joins under a lost rank is refused, and the others are not disturbed."""
-    daemon = start_daemon("--rank-grace", "0.3")
-    processes = start([daemon.unix], 2, """
-while True:
-    x = tt.ones(1)
+TRAINING = """
+    net = tt.nn.Sequential(tt.nn.Linear(6, 40), tt.nn.BatchNorm1d(40), tt.nn.ReLU(), tt.nn.Linear(40, 3))
+
+    def loss(net, rank, step):
+        return (net(tt.arange(8 * 6.0).reshape(8, 6).sin() * (rank + 1) + step) - 1).square().mean()
+
+    def texts(tensors):
+        return [each.detach().numpy().tobytes().hex() for each in tensors]
+
+    def momenta(optimizer):
+        return texts(each["momentum_buffer"] for each in optimizer.state_dict()["state"].values())
+"""
+
+# The victim is killed before the collectives of step 3. The others wait after step 4 until it is back, and end
+# three steps after it has entered.
+COMING_BACK = """
+BACK, VICTIM = {back}, {victim}
+tt.manual_seed(R)
+TRAINING
+net = tt.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.0005, static_graph={static})
+optimizer = tt.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+state = {{"net": net, "optimizer": optimizer, "step": 0, "left": None, "seen": tt.zeros(2)}}
+history, came, random = [], None, None
+while state["left"] != 0:
+    entered = dist.admit(state)
+    if entered:
+        came, random, state["left"] = entered, list(tt.random.get_rng_state()), 3
+    if R == VICTIM and not BACK and state["step"] == 3:
+        print("step 3", flush=True)
+        input()
+    optimizer.zero_grad()
+    loss(net, R, state["step"]).backward()
+    optimizer.step()
+    state["seen"] += 1
+    state["step"] += 1
+    history.append(dist.members())
+    if state["left"] is not None:
+        state["left"] -= 1
+    if state["step"] == 5:
+        print("step 5", flush=True)
+        input()
+tell(history, texts(net.parameters()), momenta(optimizer), texts(net.buffers()), came, random, state["seen"].tolist(),
+     state["step"], dist.members())
+"""
+
+# One process that computes what the ranks of each step compute, and adds their gradients in the order of the tree.
+REFERENCE = """
+    import json
+    tt.manual_seed(0)
+TRAINING
+    optimizer = tt.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    initial = [each.clone() for each in net.buffers()]
+    buffers, members = dict.fromkeys(range(3), initial), [0, 1, 2]
+    for step, present in enumerate({history}):
+        for rank in set(present) - set(members):
+            buffers[rank] = buffers[members[0]]
+        members, before, total = present, buffers[present[0]], None
+        for rank in members:
+            with tt.no_grad():
+                for each, value in zip(net.buffers(), before):
+                    each.copy_(value)
+            optimizer.zero_grad()
+            loss(net, rank, step).backward()
+            gradients = [each.grad.clone() for each in net.parameters()]
+            total = gradients if total is None else [a + b for a, b in zip(total, gradients)]
+            buffers[rank] = [each.clone() for each in net.buffers()]
+        with tt.no_grad():
+            for each, value in zip(net.parameters(), total):
+                each.grad = value / len(members)
+        optimizer.step()
+    print(json.dumps([texts(net.parameters()), momenta(optimizer), texts(buffers[members[0]])]))
+"""
+
+
+def coming_back(back, victim, static=False):
+    code = COMING_BACK.format(back=back, victim=victim, static=static)
+    return code.replace("TRAINING", "\n".join(line[4:] for line in TRAINING.splitlines()))
+
+
+@pytest.mark.parametrize("daemons,victim,place,static", (
+    (1, 1, 0, False), (1, 0, 0, True), (3, 1, 1, False), (3, 0, 0, False), (3, 2, 0, True)))
+def test_a_killed_rank_comes_back(start_daemon, daemons, victim, place, static):
+    """A program of a training is killed, and started again, on the same daemon or another one. It enters with the
+    state of the others, and all ranks continue with the bits of a reference with the same ranks in each step."""
+    grace = ("--rank-grace", "0.3")
+    started = start_daemons(start_daemon, daemons, *grace) if daemons > 1 else [start_daemon(*grace)]
+    processes = start([daemon.unix for daemon in started], 3, coming_back(False, victim, static))
+    wait_line(processes[victim], "step 3")
+    processes[victim].kill()
+    finish(processes[victim])
+    left = [rank for rank in range(3) if rank != victim]
+    for rank in left:
+        wait_line(processes[rank], "step 5")
+    processes[victim] = start_rank(started[place].unix, victim, 3, coming_back(True, victim, static))
+    wait_until(lambda: any(member["rank"] == victim and member["waits"] for group in groups(started[place])
+                           for member in group["members"]), what="the program is back")
+    for rank in left:
+        go(processes[rank])
+    results = [told(process)[0] for process in processes]
+    history = results[left[0]][0]
+    steps = len(history)
+    assert history[:3] == [[0, 1, 2]] * 3 and history[-3:] == [[0, 1, 2]] * 3
+    assert history[3:-3] == [left] * (steps - 6)
+    for rank, (own, weights, momenta, _, came, random, seen, step, members) in enumerate(results):
+        assert own == (history[-3:] if rank == victim else history)
+        assert (came, members, step, seen) == ([victim], [0, 1, 2], steps, [steps, steps])
+        assert weights == results[0][1] and momenta == results[0][2]
+        if rank == victim:
+            assert random == results[left[0]][5]
+    reference = REFERENCE.format(history=history).replace("TRAINING", TRAINING)
+    status, out, err = finish(client(reference, started[0].unix))
+    assert status == 0, err
+    assert json.loads(out) == [results[0][1], results[0][2], results[0][3]]
+
+
+WAITING = """
+state = {{"net": tt.nn.Linear({width}, 2), {more}"step": 0}}
+entered = dist.admit(state)
+while not entered:
+    state["step"] += 1
+    x = tt.tensor([2.0 ** R])
     dist.all_reduce(x)
-    if x.item() == 1.0:
-        break
-    print("summed", flush=True)
-print("alone", flush=True)
-input()
+    if state["step"] == 3:
+        print("step 3", flush=True)
+    entered = dist.admit(state)
+x = tt.tensor([2.0 ** R])
 dist.all_reduce(x)
-tell(x.item())
-""")
-    wait_line(processes[1], "summed")
-    processes[1].kill()
-    finish(processes[1])
-    wait_line(processes[0], "alone")
-    status, _, err = finish(start_rank(daemon.unix, 1, 2, "tell()"))
-    assert status != 0
-    assert "rank 1 is lost, and the other ranks continue without it" in err
-    assert [member["rank"] for member in groups(daemon)[0]["members"]] == [0]
-    go(processes[0])
-    assert told(processes[0])[0] == [1.0]
+tell(entered, x.item(), state["step"], state["net"].weight.tolist(), dist.members())
+"""
+
+
+@pytest.mark.parametrize("daemons", (1, 3))
+def test_what_fails_while_a_rank_comes_back(start_daemon, daemons):
+    """A program that comes back is killed, has another state, is of another kind, or is not alone: it gets an
+    error, and the others continue. The next one enters."""
+    grace = ("--rank-grace", "0.3")
+    started = start_daemons(start_daemon, daemons, *grace) if daemons > 1 else [start_daemon(*grace)]
+    place = started[-1]
+    right = WAITING.format(width=3, more="")
+
+    def back(code, kind="elastic=True"):
+        return start_rank(place.unix, 2, 3, code, kind)
+
+    def failure(process):
+        status, _, err = finish(process)
+        assert status != 0
+        return err
+
+    processes = start([daemon.unix for daemon in started], 3, "if R == 2: s.close(); raise SystemExit\n" + right)
+    finish(processes[2])
+    for process in processes[:2]:
+        wait_line(process, "step 3")
+    killed = back("print('in', flush=True); input()")
+    wait_line(killed, "in")
+    killed.kill()
+    finish(killed)
+    assert "net' does not fit that of the world" in failure(back(WAITING.format(width=4, more="")))
+    assert "the state has the keys" in failure(back(WAITING.format(width=3, more="'other': 1, ")))
+    assert "one is elastic, and the other is not" in failure(back(right, "elastic=False"))
+    first = "dist.all_reduce(tt.ones(1))"
+    assert "admit must be its first call, before all_reduce" in failure(back(first))
+    results = [told(process)[0] for process in (*processes[:2], back(right))]
+    assert [result[:2] for result in results] == [[[2], 7.0]] * 3
+    assert results[0] == results[1] == results[2]
+
+
+def test_admit_of_a_world_that_cannot(start_daemon):
+    """admit names what is wrong: a world that is not elastic, a state that cannot be sent."""
+    daemon = start_daemon()
+    code = """
+texts = []
+for state in ([1], {"f": print}, {"step": 1}):
+    try:
+        texts.append(dist.admit(state))
+    except (TypeError, RuntimeError) as e:
+        texts.append(str(e))
+tell(texts)
+"""
+    for elastic, last in ((True, []), (False, "admit: the world is not elastic; give elastic=True to")):
+        kind = f"elastic={elastic}"
+        ranks = [start_rank(daemon.unix, rank, 2, code, kind) for rank in range(2)]
+        for ((first, second, third),), _ in map(told, ranks):
+            assert third == last if elastic else third.startswith(last)
+            assert not elastic or "state must be a dict, not list" in first
+            assert not elastic or "objects travel without pickle" in second
 
 
 def test_all_programs_give_elastic(start_daemon):

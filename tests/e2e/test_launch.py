@@ -110,7 +110,7 @@ def test_a_world_without_a_daemon_gets_one_of_its_own(box):
 
 @pytest.mark.parametrize("title, printed", (
     ("train.py", ["[3.0, 3.0, 3.0]"] * 2), ("hooked.py", ["3 batches", "4 batches"]), ("captured.py", ["1.50"] * 2),
-    ("elastic.py", ["[0, 1]"] * 2),
+    ("elastic.py", ["[0, 1]"] * 2), ("come_back.py", ["[0, 1]"] * 2),
     ("tensor_parallel.py", ["[4, 4, 3, 4]"] * 2), ("sharded.py", ["[32, 64]", "[32, 64]", "[64, 64]", "[64, 64]"])))
 def test_the_programs_of_the_page(box, title, printed):
     (program,) = (s.code for s in snippets(ROOT / "docs/distributed.md") if s.title == title)

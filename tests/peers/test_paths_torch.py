@@ -44,7 +44,7 @@ MISSING = {
 NO_DEVICE = ("mps", "mtia", "xpu")
 # Names that PyTorch does not have.
 OURS = {
-    "distributed": {"Mesh", "PerRank", "Rank", "connect_mesh", "members"},
+    "distributed": {"Mesh", "PerRank", "Rank", "admit", "connect_mesh", "members"},
     "distributed.checkpoint": {"state_dict"},
     "distributed.fsdp": {"ShardedParameter"}, "distributed.nn": {"recv", "send"},
     "distributed.nn.functional": {"recv", "send"}, "onnx": {"OnnxError", "OnnxModel", "load"},

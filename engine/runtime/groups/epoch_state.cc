@@ -11,6 +11,12 @@ using collective::Slice;
 using core::Code;
 using core::Status;
 
+namespace {
+
+bool has_come(const GroupRank& rank) { return rank.joined || rank.lost; }
+
+}  // namespace
+
 std::string joined_text(collective::Rank rank, collective::Rank ranks, const std::string& who) {
   return collective::rank_text(rank) + " of " + std::to_string(ranks) + " (" + who + ")";
 }
@@ -23,14 +29,12 @@ bool EpochState::busy() const {
 
 bool EpochState::waits_for_ranks() const {
   if (fabric != nullptr) return !participant;
-  return !std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank.joined; });
+  return !std::all_of(ranks.begin(), ranks.end(), has_come);
 }
 
 bool EpochState::heals() const {
   if (!elastic || !going || !participant || closed()) return false;
-  const auto came = [](const GroupRank& rank) { return rank.joined || rank.lost; };
-  const bool complete = fabric != nullptr || std::all_of(ranks.begin(), ranks.end(), came);
-  return complete && participant->context().group.levels() <= 1;
+  return !waits_for_ranks() && participant->context().group.levels() <= 1;
 }
 
 std::optional<collective::Place> EpochState::place_of(const std::string& daemon) const {

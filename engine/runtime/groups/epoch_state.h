@@ -73,7 +73,7 @@ struct EpochState {
   }
   // Returns true if an operation of this daemon's ranks is open.
   bool busy() const TT_REQUIRES(mu);
-  // Returns true if ranks have not joined.
+  // Returns true if ranks have neither joined nor been lost after that.
   bool waits_for_ranks() const TT_REQUIRES(mu);
   // Returns true if the group continues when it loses a rank: it is elastic, and has had all ranks.
   bool heals() const TT_REQUIRES(mu);

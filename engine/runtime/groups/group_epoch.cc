@@ -19,12 +19,13 @@ bool is_transfer(const Call& call) {
 
 }  // namespace
 
-GroupEpoch::GroupEpoch(const Groups::Join& join, Groups::Adder& adder, Fabric* fabric)
+GroupEpoch::GroupEpoch(const Groups::Join& join, const EpochId& id, Groups::Adder& adder,
+                       Fabric* fabric)
     : state_(join.name, join.ranks, join.elastic, adder, fabric), rest_(state_) {
   if (fabric != nullptr) return;
   std::vector<PeerMessage::Place> here(1);
   for (collective::Rank rank = 0; rank < join.ranks; ++rank) here[0].members.push_back({rank, 0});
-  form({}, std::move(here), 0);
+  form(id, std::move(here), 0);
   core::MutexLock lock(state_.mu);
   state_.going = true;
 }
@@ -41,6 +42,10 @@ bool GroupEpoch::ended() {
 bool GroupEpoch::closed() {
   core::MutexLock lock(state_.mu);
   return state_.closed();
+}
+EpochId GroupEpoch::id() {
+  core::MutexLock lock(state_.mu);
+  return state_.id;
 }
 bool GroupEpoch::has(collective::Rank rank) {
   core::MutexLock lock(state_.mu);
@@ -153,14 +158,13 @@ bool GroupEpoch::continues_without(collective::Rank rank, const std::string& why
       if (other != rank && (!here || is_attended(other))) continues = true;
     }
     if (continues && state_.ranks[rank].joined) state_.depart(rank, why, met);
-    continues = continues && state_.ranks[rank].lost;
   });
   return continues;
 }
 
-bool GroupEpoch::has_lost(collective::Rank rank) {
+bool GroupEpoch::continues() {
   core::MutexLock lock(state_.mu);
-  return state_.heals() && rank < ranks() && !state_.participant->context().group.has(rank);
+  return state_.heals();
 }
 
 std::optional<std::pair<collective::Rank, std::string>> GroupEpoch::attended() {

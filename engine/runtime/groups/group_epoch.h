@@ -20,14 +20,16 @@ class GroupEpoch {
   using Part = Groups::Part;
   using Ticket = Groups::Ticket;
 
-  // `fabric` is null if all ranks are in this daemon.
-  GroupEpoch(const Groups::Join& join, Groups::Adder& adder, Fabric* fabric);
+  // `fabric` is null if all ranks are in this daemon, and then the epoch has this id.
+  GroupEpoch(const Groups::Join& join, const EpochId& id, Groups::Adder& adder, Fabric* fabric);
   // Continues the group of an image (GroupRest::continue_from).
   GroupEpoch(const program::Image::Group& image, Groups::Adder& adder, Fabric* fabric);
 
   GroupRest& at_rest() { return rest_; }
   collective::Rank ranks() const { return state_.count(); }
   bool elastic() const { return state_.elastic; }
+  // Identifies the epoch among those of the group, once it has formed.
+  EpochId id();
   bool ended();
   // A rank has left or is lost: no rank can join, and no new collective can complete.
   bool closed();
@@ -45,11 +47,11 @@ class GroupEpoch {
   // group, although programs of this epoch are connected. Then the epoch ends too if it waits for
   // ranks.
   core::Status refuse_other(const Groups::Join& join);
-  // Returns true if the group is elastic and continues without this rank, which a program joins
-  // again. If the rank is not lost yet, it is lost now, because of `why`.
+  // Returns true if the group is elastic and continues when it loses a rank.
+  bool continues();
+  // Returns true if the group is elastic and continues although a program joins this rank again. If
+  // the rank is one of this daemon and not lost yet, it is lost now, because of `why`.
   bool continues_without(collective::Rank rank, const std::string& why);
-  // Returns true if the group continues without this rank of another daemon.
-  bool has_lost(collective::Rank rank);
   // A rank of this daemon whose program is connected, as (rank, who). None if there is none, or
   // the group has ended.
   std::optional<std::pair<collective::Rank, std::string>> attended();

@@ -76,6 +76,7 @@ class Groups::Rank final : public Groups::Member {
   }
   bool wanted() override { return epoch_->at_rest().wanted(rank_); }
   bool busy() override { return epoch_->at_rest().busy(); }
+  bool over() override { return epoch_->closed(); }
   std::optional<program::Image::Group> image() override {
     auto image = epoch_->at_rest().image(rank_);
     core::MutexLock lock(groups_.mu_);
@@ -121,7 +122,8 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::join(Join join) {
                                                "daemon's Unix socket or with a token");
   }
   const Key key(join.user, join.name);
-  TT_RETURN_IF_ERROR(agree(key, join));
+  const core::Result<bool> next = agree(key, join);
+  if (!next.ok()) return next.status();
   EpochRef epoch, earlier;
   {
     core::MutexLock lock(mu_);
@@ -131,14 +133,15 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::join(Join join) {
       const EpochRef& last = known->second;
       if (last->ranks() == join.ranks && last->join(join)) {
         epoch = last;
-      } else if (last->closed() && !last->has(join.rank)) {
+      } else if ((*next && last->continues()) || (last->closed() && !last->has(join.rank))) {
         earlier_.emplace_back(key, last);
       } else {
         earlier = last;
       }
     }
     if (!epoch) {
-      epoch = std::make_shared<GroupEpoch>(join, adder_, fabric_);
+      const EpochId id{fabric_ == nullptr ? 0 : fabric_->incarnation(), ++formed_};
+      epoch = std::make_shared<GroupEpoch>(join, id, adder_, fabric_);
       (void)epoch->join(join);
       epochs_.insert_or_assign(key, epoch);
     }
@@ -166,25 +169,22 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::join(Join join) {
 }
 
 // Refuses a rank that wants another number of ranks or another kind of group than the connected
-// programs of the group, or without which the group continues.
-Status Groups::agree(const Key& key, const Join& join) {
+// programs of the group. Returns true if the rank waits for the next epoch of an elastic group.
+core::Result<bool> Groups::agree(const Key& key, const Join& join) {
   EpochRef last;
   {
     core::MutexLock lock(mu_);
-    const auto known = epochs_.find(key);
-    if (known == epochs_.end()) return {};
-    last = known->second;
+    last = present(key);
   }
+  if (!last) return false;
   if (last->ranks() == join.ranks && last->elastic() == join.elastic) {
-    if (!last->continues_without(join.rank, "has been replaced: " + join.who + " has joined"))
-      return {};
-    return Status(Code::kDeadlineExceeded, "joining group \"" + join.name +
-                                               "\": " + rank_text(join.rank) +
-                                               " is lost, and the other ranks continue without it");
+    if (join.again) return last->continues();
+    return last->continues_without(join.rank, "has been replaced: " + join.who + " has joined");
   }
-  Status refusal = last->refuse_other(join);
+  const Status refusal = last->refuse_other(join);
   withdraw(last);
-  return refusal;
+  if (!refusal.ok()) return refusal;
+  return false;
 }
 
 std::vector<GroupFacts> Groups::all() {
@@ -268,25 +268,21 @@ std::string Groups::enter(const EpochRef& epoch, const Join& join) {
   return {};
 }
 
-// Answers a registration that does not fit a running group, or of a rank that the group has lost.
-// The registrations of the group are withdrawn, therefore the peer gets one of them again, and its
-// withdrawal. An answer has the ticket 0 and is not answered, because the peer may run a group of
-// this name as well.
+// Answers a registration that does not fit a running group. The registrations of the group are
+// withdrawn, therefore the peer gets one of them again, and its withdrawal. An answer has the
+// ticket 0 and is not answered, because the peer may run a group of this name as well.
 void Groups::tell_running(const std::string& peer, const PeerMessage& message) {
   if (message.ticket == 0) return;
-  const auto known = epochs_.find({message.user, message.name});
-  if (known == epochs_.end() || !known->second->formed()) return;
-  const EpochRef& epoch = known->second;
-  const bool same = epoch->ranks() == message.ranks && epoch->elastic() == message.elastic;
-  const bool lost = same && epoch->has_lost(message.rank);
-  const auto rank = same && !lost ? std::nullopt : epoch->attended();
+  const EpochRef epoch = present({message.user, message.name});
+  if (!epoch || !epoch->formed()) return;
+  if (epoch->ranks() == message.ranks && epoch->elastic() == message.elastic) return;
+  const auto rank = epoch->attended();
   if (!rank) return;
   PeerMessage answer = message;
   answer.ranks = epoch->ranks();
   answer.elastic = epoch->elastic();
-  answer.rank = lost ? message.rank : rank->first;
-  answer.text = lost ? "lost: the other ranks continue without it"
-                     : program::shortened(rank->second, collective::kMaxNote);
+  answer.rank = rank->first;
+  answer.text = program::shortened(rank->second, collective::kMaxNote);
   answer.ticket = 0;
   fabric_->send(peer, std::move(answer));
   fabric_->send(peer, about(Kind::kWithdraw, {}));
@@ -312,6 +308,15 @@ void Groups::take_back(const EpochRef& epoch, const std::string& why) {
     tell_all(message);
     at = locals_.erase(at);
   }
+}
+
+Groups::EpochRef Groups::present(const Key& key) const {
+  const auto found = std::find_if(earlier_.rbegin(), earlier_.rend(), [&](const auto& entry) {
+    return entry.first == key && entry.second->continues();
+  });
+  if (found != earlier_.rend()) return found->second;
+  const auto last = epochs_.find(key);
+  return last == epochs_.end() ? nullptr : last->second;
 }
 
 Groups::EpochRef Groups::forming(const Key& key) const {
@@ -620,13 +625,13 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::restore(Join join,
   {
     core::MutexLock lock(mu_);
     if (!watcher_.joinable()) watcher_ = core::start_thread([this] { watch(); });
-    const auto known = epochs_.find(key);
-    if (known != epochs_.end()) {
-      epoch = known->second;
-    } else {
+    const EpochId id{group.former, group.epoch};
+    formed_ = std::max(formed_, id.number);
+    epoch = known_epoch(key, id);
+    if (!epoch) {
       epoch = std::make_shared<GroupEpoch>(group, adder_, fabric_);
-      epochs_.emplace(key, epoch);
-      if (group.places.size() > 1) running_[{group.former, group.epoch}] = epoch;
+      if (!epochs_.emplace(key, epoch).second) earlier_.emplace_back(key, epoch);
+      if (group.places.size() > 1) running_[id] = epoch;
       returning_.push_back(epoch);
     }
   }
@@ -636,6 +641,15 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::restore(Join join,
                   "group \"" + group.name + "\": its ranks were saved at different times");
   }
   return std::shared_ptr<Member>(std::make_shared<Rank>(*this, key, epoch, group.rank));
+}
+
+Groups::EpochRef Groups::known_epoch(const Key& key, const EpochId& id) const {
+  const auto last = epochs_.find(key);
+  if (last != epochs_.end() && last->second->id() == id) return last->second;
+  const auto found = std::find_if(earlier_.begin(), earlier_.end(), [&](const auto& entry) {
+    return entry.first == key && entry.second->id() == id;
+  });
+  return found == earlier_.end() ? nullptr : found->second;
 }
 
 void Groups::restored() {

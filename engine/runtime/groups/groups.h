@@ -135,6 +135,8 @@ class Groups : private Fabric::Receiver {
     // Returns true if an operation of the group is open, here or on another daemon that shuts
     // down. Any thread.
     virtual bool busy() = 0;
+    // Returns true if no later collective of the group's epoch can complete.
+    virtual bool over() = 0;
     // The state with which the rank continues after a restart, without the session's number of the
     // group; none if the group has ended. The group does not change any more after this call.
     // Precondition: rest() returned true, or hold_open() was called.
@@ -174,6 +176,9 @@ class Groups : private Fabric::Receiver {
     // Called once for each rank that an elastic group has lost, when the outcome of a collective
     // without that rank is taken, by the thread that takes it.
     std::function<void(const Lost&)> on_lost{};
+    // The program is this rank of the group already, and stays that: while the present epoch of the
+    // elastic group continues without some ranks, this rank waits for the next one with all ranks.
+    bool again = false;
   };
 
   // `adder` must outlive this object.
@@ -188,8 +193,9 @@ class Groups : private Fabric::Receiver {
   // are informed. A rank that joins again after it has left also begins the group anew, and the
   // ranks that have not left may finish their transfers. With another number of ranks, a rank is
   // refused while programs of the group are connected, and ends the group if it still waits for
-  // ranks; otherwise it begins the group anew. A rank that an elastic group has lost is refused
-  // while the group continues without it.
+  // ranks; otherwise it begins the group anew. A rank that an elastic group has lost waits for the
+  // next epoch of the group, while the present one continues without it. The next epoch forms like
+  // the first one when all ranks have joined it: the lost ones, and the others `again`.
   core::Result<std::shared_ptr<Member>> join(Join join);
   // The groups of this daemon's sessions. Any thread.
   std::vector<GroupFacts> all();
@@ -238,7 +244,7 @@ class Groups : private Fabric::Receiver {
   void left(const EpochRef& epoch, const Key& key);
   GroupFacts facts_of(const Key& key, const EpochRef& epoch) const TT_REQUIRES(mu_);
   void tell_all(const PeerMessage& message) TT_REQUIRES(mu_);
-  core::Status agree(const Key& key, const Join& join);
+  core::Result<bool> agree(const Key& key, const Join& join);
   // Returns why the rank cannot join because of a rank of another daemon; empty if it can.
   std::string enter(const EpochRef& epoch, const Join& join) TT_REQUIRES(mu_);
   void tell_running(const std::string& peer, const PeerMessage& message) TT_REQUIRES(mu_);
@@ -254,10 +260,15 @@ class Groups : private Fabric::Receiver {
       TT_REQUIRES(mu_);
   void ready(const std::string& peer, const PeerMessage& message);
   EpochRef forming(const Key& key) const TT_REQUIRES(mu_);
+  // The epoch of a group that continues while its next one forms, or otherwise the latest one; null
+  // if there is none.
+  EpochRef present(const Key& key) const TT_REQUIRES(mu_);
   std::map<collective::Rank, std::pair<std::string, std::uint64_t>> known_ranks(
       const Key& key, const EpochRef& epoch) const TT_REQUIRES(mu_);
   std::string missing(const Key& key, const EpochRef& epoch) const TT_REQUIRES(mu_);
   std::vector<EpochRef> all_epochs() TT_EXCLUDES(mu_);
+  // The epoch of the group with this id; null if it is not known.
+  EpochRef known_epoch(const Key& key, const EpochId& id) const TT_REQUIRES(mu_);
   core::Status restorable(const program::Image::Group& group) const;
   // Sends the peer the list of this daemon's groups that have ranks on the peer.
   void tell_kept(const std::string& peer) TT_REQUIRES(mu_);

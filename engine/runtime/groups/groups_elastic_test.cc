@@ -1,4 +1,5 @@
 // Tests of elastic groups, in one daemon and over several daemons.
+#include <algorithm>
 #include <random>
 
 #include "engine/runtime/groups/groups_fabric_kit_test.h"
@@ -11,9 +12,10 @@ class ElasticGroups : public GroupsFabric {
   core::Result<std::shared_ptr<Groups::Member>> try_join(const std::string& daemon,
                                                          collective::Rank rank,
                                                          collective::Rank ranks,
-                                                         bool elastic = true) {
+                                                         bool elastic = true, bool again = false) {
     Groups::Join join{"alice", "g", rank, ranks, kLong, "session of rank " + std::to_string(rank)};
     join.elastic = elastic;
+    join.again = again;
     join.on_lost = [this, rank](const Groups::Lost& lost) { told_[rank].push_back(lost); };
     return network_[daemon].groups.join(join);
   }
@@ -165,28 +167,151 @@ TEST_F(ElasticGroups, ADaemonWithoutRanksMayStop) {
   EXPECT_EQ(floats(result), std::vector<float>{3});
 }
 
-TEST_F(ElasticGroups, ARankThatIsLostCannotJoinAgain) {
-  const auto members = join_elastic("abb");
+TEST_F(ElasticGroups, ALostRankJoinsTheNextEpoch) {
+  for (const std::string placement : {"aaa", "abc", "abb", "aab", "cba"}) {
+    for (unsigned seed = 1; seed <= 30; ++seed) {
+      std::mt19937 dice(seed);
+      const auto deliver = [&] {
+        for (auto left = dice() % 12; left > 0 && network_.step(dice); --left) {
+        }
+      };
+      auto members = join_elastic(placement);
+      const std::size_t lost = dice() % 3, first = (lost + 1) % 3, second = (lost + 2) % 3;
+      members[lost]->leave("has ended its session");
+      deliver();
+      // The ranks join in any order, the lost one in any daemon, while the others continue.
+      std::vector<MemberRef> next(3);
+      std::vector<std::size_t> order{0, 1, 2};
+      std::shuffle(order.begin(), order.end(), dice);
+      const std::string place(1, "abc"[dice() % 3]);
+      for (const std::size_t each : order) {
+        const RowMajor sum = deposit(members[first], {2});
+        deliver();
+        (void)deposit(members[second], {20});
+        network_.settle(dice());
+        ASSERT_TRUE(members[first]->take().ok()) << members[first]->take().message();
+        ASSERT_TRUE(members[second]->take().ok()) << members[second]->take().message();
+        EXPECT_EQ(floats(sum), std::vector<float>{22});
+        const auto rank = static_cast<collective::Rank>(each);
+        const bool again = each != lost;
+        const auto daemon = again ? std::string(1, placement[each]) : place;
+        auto member = try_join(daemon, rank, 3, true, again);
+        ASSERT_TRUE(member.ok()) << member.status().message();
+        next[each] = std::make_shared<TestRank>(*member);
+        deliver();
+      }
+      network_.settle(dice());
+      RowMajor sum;
+      for (const MemberRef& each : next) {
+        ASSERT_TRUE(each->begin()) << placement << seed;
+        sum = deposit(each, {1});
+      }
+      const RowMajor earlier = deposit(members[first], {2});
+      (void)deposit(members[second], {20});
+      network_.settle(dice());
+      for (const MemberRef& each : next) {
+        ASSERT_TRUE(each->take().ok()) << placement << seed << each->take().message();
+      }
+      EXPECT_EQ(floats(sum), std::vector<float>{3});
+      EXPECT_EQ(floats(earlier), std::vector<float>{22});
+      // The next epoch is elastic as well, and does not need the earlier one.
+      members.clear();
+      next[second]->leave("has ended its session");
+      network_.settle(dice());
+      sum = deposit(next[first], {4});
+      (void)deposit(next[lost], {5});
+      network_.settle(dice());
+      ASSERT_TRUE(next[first]->take().ok()) << next[first]->take().message();
+      EXPECT_EQ(floats(sum), std::vector<float>{9});
+      next.clear();
+      network_.settle();
+      for (const char* const name : {"a", "b", "c"}) {
+        EXPECT_TRUE(network_[name].groups.all().empty()) << name;
+      }
+    }
+  }
+}
+
+TEST_F(ElasticGroups, ANextEpochThatDoesNotFormDisturbsNobody) {
+  const auto members = join_elastic("abc");
   members[2]->leave("has ended its session");
   network_.settle();
-  const auto again = try_join("b", 2, 3);
-  EXPECT_THAT(again.status().message(), HasSubstr("rank 2 is lost, and the other ranks continue"));
-  // In another daemon the group is not known.
-  const auto elsewhere = try_join("c", 2, 3);
-  ASSERT_TRUE(elsewhere.ok());
-  const auto rank = std::make_shared<TestRank>(*elsewhere);
-  EXPECT_FALSE(rank->begin());
+  const auto joined = [&](const std::string& daemon, collective::Rank rank, bool again) {
+    auto member = try_join(daemon, rank, 3, true, again);
+    EXPECT_TRUE(member.ok()) << member.status().message();
+    return std::make_shared<TestRank>(*member);
+  };
+  const auto failure = [&](const MemberRef& rank) {
+    if (rank->begin()) deposit(rank, {1});
+    network_.settle();
+    return rank->take().message();
+  };
+  const auto continues = [&] {
+    const RowMajor result = deposit(members[0], {1});
+    (void)deposit(members[1], {2});
+    network_.settle();
+    EXPECT_TRUE(members[0]->take().ok()) << members[0]->take().message();
+    EXPECT_EQ(floats(result), std::vector<float>{3});
+  };
+  {
+    // The program that came back ends before the others have joined.
+    const MemberRef first = joined("a", 0, true), back = joined("c", 2, false);
+    EXPECT_FALSE(first->begin());
+    network_.settle();
+    back->leave("has ended its session");
+    network_.settle();
+    EXPECT_THAT(first->take().message(), HasSubstr("rank 2 has ended its session"));
+    continues();
+  }
+  {
+    // Two programs come back under the same rank, in two daemons.
+    const MemberRef first = joined("a", 0, true), back = joined("c", 2, false);
+    EXPECT_FALSE(back->begin());
+    network_.settle();
+    const MemberRef twice = joined("b", 2, false);
+    EXPECT_THAT(failure(twice), HasSubstr("(session of rank 2) is in "));
+    EXPECT_THAT(back->take().message(), HasSubstr("(session of rank 2) is in "));
+    continues();
+  }
+  {
+    // A program of another kind comes back.
+    const auto other = std::make_shared<TestRank>(*try_join("c", 2, 3, false));
+    EXPECT_THAT(failure(other), HasSubstr("one is elastic, and the other is not"));
+    continues();
+  }
+  const std::vector<MemberRef> next = {joined("a", 0, true), joined("b", 1, true),
+                                       joined("c", 2, false)};
   network_.settle();
-  EXPECT_THAT(rank->take().message(), HasSubstr("lost: the other ranks continue without it"));
+  for (const MemberRef& each : next) EXPECT_TRUE(each->begin());
+  continues();
+}
+
+// Without peers as well, a program of another kind or size is refused, and the group continues.
+TEST_F(GroupsKit, AHealedGroupRefusesProgramsOfAnotherKind) {
+  Groups groups(adder_);
+  const auto try_join = [&](collective::Rank rank, collective::Rank ranks, bool elastic) {
+    Groups::Join join{"alice", "g", rank, ranks, kLong, "a session"};
+    join.elastic = elastic;
+    return groups.join(join);
+  };
+  std::vector<MemberRef> members;
+  for (collective::Rank rank = 0; rank < 3; ++rank) {
+    members.push_back(std::make_shared<TestRank>(*try_join(rank, 3, true)));
+  }
+  members[2]->leave("has ended its session");
+  members.pop_back();
+  EXPECT_THAT(try_join(2, 3, false).status().message(), HasSubstr("one is elastic, and the other"));
+  EXPECT_THAT(try_join(2, 4, true).status().message(), HasSubstr("the numbers of ranks differ"));
   const RowMajor result = deposit(members[0], {1});
   (void)deposit(members[1], {2});
-  network_.settle();
+  ASSERT_TRUE(members[0]->take().ok()) << members[0]->take().message();
   EXPECT_EQ(floats(result), std::vector<float>{3});
 }
 
 TEST_F(ElasticGroups, ARankThatIsReplacedIsLost) {
   const auto members = join_elastic("aaa");
-  EXPECT_THAT(try_join("a", 1, 3).status().message(), HasSubstr("rank 1 is lost"));
+  const auto next = try_join("a", 1, 3);
+  EXPECT_TRUE(next.ok()) << next.status().message();
   EXPECT_THAT((deposit(members[1], {1}), members[1]->take().message()),
               HasSubstr("rank 1 has been replaced"));
   const RowMajor result = deposit(members[0], {1});
@@ -233,6 +358,62 @@ TEST_F(GroupsKit, AnElasticGroupThatWaitsForRanksBeginsAnew) {
   const RowMajor result = deposit(again[0], {1});
   (void)deposit(again[2], {2});
   EXPECT_EQ(floats(result), std::vector<float>{3});
+}
+
+// Both epochs of a group continue after a restart, each with its own collectives.
+TEST_F(ElasticGroups, BothEpochsContinueAfterARestart) {
+  for (const std::string placement : {"aaa", "aab"}) {
+    auto members = join_elastic(placement);
+    members[1]->leave("has ended its session");
+    network_.settle();
+    std::vector<MemberRef> next;
+    for (collective::Rank rank = 0; rank < 3; ++rank) {
+      auto member = try_join(std::string(1, placement[rank]), rank, 3, true, rank != 1);
+      ASSERT_TRUE(member.ok()) << member.status().message();
+      next.push_back(std::make_shared<TestRank>(*member));
+    }
+    network_.settle();
+    for (const MemberRef& each : next) EXPECT_TRUE(each->begin());
+    for (const std::size_t rank : {0u, 2u}) (void)deposit(members[rank], {1});
+    network_.settle();
+    bool rests = false;
+    for (int i = 0; i < 10 && !rests; ++i) {
+      rests = network_["a"].groups.rest();
+      network_.settle();
+    }
+    ASSERT_TRUE(rests);
+    // The session of the rank that came back is restored first.
+    std::vector<std::pair<MemberRef*, program::Image::Group>> images;
+    for (MemberRef* const each : {&next[1], &next[0], &members[0], &members[2], &next[2]}) {
+      if (placement[(*each)->rank()] != 'a') continue;
+      const auto image = (*each)->member().image();
+      ASSERT_TRUE(image);
+      images.emplace_back(each, *image);
+    }
+    members[1].reset();
+    for (const auto& [member, image] : images) member->reset();
+    network_.replace("a");
+    for (const auto& [member, image] : images) {
+      auto again = network_["a"].groups.restore(returning(image), image);
+      ASSERT_TRUE(again.ok()) << again.status().message();
+      *member = std::make_shared<TestRank>(*again);
+    }
+    network_["a"].groups.restored();
+    network_.meet("a");
+    network_.settle();
+    const RowMajor earlier = deposit(members[0], {1});
+    (void)deposit(members[2], {2});
+    RowMajor sum;
+    for (const MemberRef& each : next) sum = deposit(each, {10});
+    network_.settle();
+    ASSERT_TRUE(members[0]->take().ok()) << members[0]->take().message();
+    EXPECT_EQ(floats(earlier), std::vector<float>{3});
+    for (const MemberRef& each : next) ASSERT_TRUE(each->take().ok()) << each->take().message();
+    EXPECT_EQ(floats(sum), std::vector<float>{30});
+    members.clear();
+    next.clear();
+    network_.settle();
+  }
 }
 
 TEST_F(ElasticGroups, AHealedGroupContinuesAfterARestart) {

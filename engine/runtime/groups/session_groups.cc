@@ -17,19 +17,35 @@ const core::Result<SessionGroups::MemberRef>* SessionGroups::find(std::uint64_t 
 
 Groups::Member* SessionGroups::known(std::uint64_t number) const {
   const auto found = joined_.find(number);
-  if (found == joined_.end() || !found->second.member.ok()) return nullptr;
+  if (found == joined_.end()) return nullptr;
+  const Joined& joined = found->second;
+  Groups::Member* const member = own(joined);
+  const bool waits = member != nullptr && joined.again && has(joined.name, number);
+  return waits && member->over() ? nullptr : member;
+}
+
+Groups::Member* SessionGroups::own(const Joined& joined) const {
+  if (!joined.member.ok()) return nullptr;
   const std::uint64_t taken_over_at = taken_over_at_.load(std::memory_order_relaxed);
-  if (taken_over_at != 0 && found->second.at <= taken_over_at) return nullptr;
-  return found->second.member->get();
+  if (taken_over_at != 0 && joined.at <= taken_over_at) return nullptr;
+  return joined.member->get();
 }
 
 Status SessionGroups::join(std::uint64_t seq, std::uint64_t number, Groups::Join join,
                            Status refusal) {
+  std::string name = join.name;
+  const bool again = join.again = has(name, number);
   auto member = member_of(number, of_client(seq, std::move(join)), std::move(refusal));
   const Status status = member.status();
   if (member.ok()) remember(*member);
-  joined_.insert_or_assign(number, Joined{std::move(member), seq});
+  joined_.insert_or_assign(number, Joined{std::move(member), seq, std::move(name), again});
   return status;
+}
+
+bool SessionGroups::has(const std::string& name, std::uint64_t but) const {
+  return std::any_of(joined_.begin(), joined_.end(), [&](const auto& entry) {
+    return entry.first != but && entry.second.name == name && own(entry.second) != nullptr;
+  });
 }
 
 Groups::Join SessionGroups::of_client(std::uint64_t seq, Groups::Join join) const {
@@ -87,9 +103,10 @@ std::vector<program::Image::Group> SessionGroups::images() const {
 
 void SessionGroups::restore(Groups::Join join, const program::Image::Group& group) {
   core::Result<MemberRef> member(core::unimplemented("this daemon has no groups"));
+  const bool again = join.again = has(group.name, group.number);
   if (groups_ != nullptr) member = groups_->restore(of_client(0, std::move(join)), group);
   if (member.ok()) remember(*member);
-  joined_.insert_or_assign(group.number, Joined{std::move(member), 0});
+  joined_.insert_or_assign(group.number, Joined{std::move(member), 0, group.name, again});
 }
 
 // ---------------------------------------------------------------- functions for any thread

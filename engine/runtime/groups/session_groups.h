@@ -32,7 +32,8 @@ class SessionGroups {
   // Returns the member of a group, or the error with which joining it has failed. Null if the
   // session is not in the group.
   const core::Result<MemberRef>* find(std::uint64_t number) const;
-  // Returns the member of a group that the session's present client has joined; null if it has not.
+  // Returns the member of a group that the session's present client has joined; null if it has not,
+  // or if the group's next epoch, for which it waits, is over: then it joins again.
   Groups::Member* known(std::uint64_t number) const;
   // Joins a group by the command `seq`, unless `refusal` is an error. Returns the error if the
   // session has not joined; then each collective of the group fails with this error.
@@ -67,9 +68,20 @@ class SessionGroups {
   void end_waits() const;
 
  private:
+  struct Joined {
+    core::Result<MemberRef> member;
+    std::uint64_t at = 0;  // the command that joined the group; 0: restored from a snapshot
+    std::string name;
+    bool again = false;  // see Groups::Join
+  };
+
   core::Result<MemberRef> member_of(std::uint64_t number, Groups::Join join, core::Status refusal);
   // Returns `join` of the command `seq`, attended only by the client that has sent this command.
   Groups::Join of_client(std::uint64_t seq, Groups::Join join) const;
+  // The member that the session's present client has made of a group; null if there is none.
+  Groups::Member* own(const Joined& joined) const;
+  // Returns true if the session's present client has joined a group of this name by another number.
+  bool has(const std::string& name, std::uint64_t but) const;
   void remember(const MemberRef& member);
   std::vector<MemberRef> members() const;
 
@@ -77,10 +89,6 @@ class SessionGroups {
   std::atomic<bool> shuts_down_{false};
   std::atomic<std::uint64_t> taken_over_at_{0};  // the last command of an earlier client
   // Used by the session task only.
-  struct Joined {
-    core::Result<MemberRef> member;
-    std::uint64_t at = 0;  // the command that joined the group; 0: restored from a snapshot
-  };
   std::map<std::uint64_t, Joined> joined_;  // by number
 
   mutable core::Mutex mu_;

@@ -9,6 +9,7 @@ from ._c10d_names import *  # noqa: F403
 from ._c10d_names import __all__ as _c10d, _coalescing_manager as _coalescing_manager
 from ._collectives import *  # noqa: F403
 from ._collectives import __all__ as _collectives, summed as summed
+from ._elastic.admission import admit
 from ._group import (
     GroupMember,
     ProcessGroup,
@@ -58,6 +59,7 @@ __all__ = [
     "DistStoreError",
     "FileStore",
     "GradBucket",
+    "admit",
     "HashStore",
     "Mesh",
     "PerRank",

@@ -31,7 +31,8 @@ __all__ = [
     "group", "init_process_group", "is_available", "is_backend_available", "is_gloo_available",
     "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched", "members",
     "new_group", "set_timeout",
-    "MeshGroups", "current_world", "found", "is_member", "meet", "rank_of", "replace_world", "site",
+    "MeshGroups", "current_world", "found", "greet", "is_member", "meet", "rank_of", "replace_world",
+    "site",
 ]  # fmt: skip
 
 _BACKENDS = ("gloo", "nccl")
@@ -73,6 +74,10 @@ class ProcessGroup:
     ) -> None:
         self._elastic = elastic
         self._lost: dict[int, str] = {}  # why the ranks without which the group continues are lost
+        self._following: ProcessGroup | None = None  # its next incarnation, which waits for the lost ranks
+        # the ranks that have the world's state, which this rank receives when it calls admit; none if this
+        # rank has it
+        self._holders: list[int] = []
         self._name, self._backend, self._timeout = name, backend, timeout
         self._ranks, self._rank, self._made = list(ranks), rank, 0
         self._barriers = 0  # the number of barriers with a timeout of their own
@@ -125,6 +130,16 @@ class ProcessGroup:
         """Whether the group continues without ranks that are lost."""
         return self._elastic
 
+    @property
+    def enters(self) -> bool:
+        """Whether this rank has come back to a world that runs, and waits for its state."""
+        return bool(self._holders)
+
+    @property
+    def incarnation(self) -> int:
+        """A number that changes when lost ranks come back to the group."""
+        return self._number
+
     def members(self) -> list[int]:
         """The ranks in the world of the processes in the group that are not lost: of those with which the
         collectives have been computed that this process has issued, for which it waits."""
@@ -158,7 +173,13 @@ class ProcessGroup:
     def issue(self, name: str, x: Any, *attributes: Any, line: str | None = None) -> Any:
         """Issues an op, that is a collective or a transfer of this group, with these further attributes;
         returns its result. `line` is the source line to report, by default the line of the program that is
-        running. RuntimeError for an op that an elastic group does not have."""
+        running. RuntimeError for an op that an elastic group does not have, and for a rank that has not
+        received the state of a world to which it has come back."""
+        if self._holders:
+            raise RuntimeError(
+                f"rank {self._rank} has come back to a world that runs: teletensor.distributed.admit must "
+                f"be its first call, before {_CALLS.get(name, name)}"
+            )
         if self._elastic and name not in _REPLICATED:
             raise RuntimeError(
                 "a group with elastic=True has only all_reduce, all_gather, broadcast and barrier, whose "
@@ -189,6 +210,11 @@ class ProcessGroup:
     ) -> ProcessGroup | None:
         """Creates the group of the list of ranks that contains this process; returns None if no list does.
         All processes of this group call it, in the same order."""
+        if self._holders:
+            raise RuntimeError(
+                "this rank has come back to a world that runs: call teletensor.distributed.admit before a "
+                "group is made of the world"
+            )
         self._made += 1
         mine = self._ranks[self._rank]
         for number, ranks in enumerate(lists):
@@ -257,7 +283,35 @@ class ProcessGroup:
         if not self._left:
             self._leave()
 
+    def _follow(self) -> ProcessGroup:
+        """This rank of the group's next incarnation, which forms when all ranks have joined it. The rank
+        joins it again if the incarnation that it has joined is over."""
+        if self._following is None:
+            self._following = ProcessGroup(
+                self._name, self._backend, self._ranks, self._rank, self._timeout, self._session, True
+            )
+        else:
+            self._following._tell(self._timeout)
+        return self._following
+
+    def _drop_following(self) -> None:
+        following, self._following = self._following, None
+        if following is not None:
+            following._leave()
+
+    def _become_following(self) -> None:
+        """Makes this group its next incarnation, and leaves the present one."""
+        assert self._following is not None and self._session is not None
+        following, self._following = self._following, None
+        # the other object then leaves the present incarnation
+        self._number, following._number = following._number, self._number
+        self._lost, following._lost = following._lost, self._lost
+        self._life = following._life
+        _elastic_groups[self._number], _elastic_groups[following._number] = self, following
+        following._leave()
+
     def _leave(self) -> None:
+        self._drop_following()
         self._left = True
         session = self._session
         if session is None:
@@ -429,7 +483,8 @@ def init_process_group(
     With `elastic`, which all processes give, the world continues when a process ends, is killed or is
     interrupted: later collectives are those of the remaining processes, and averages divide by their
     number. Ranks and world_size stay the same; `members` lists the remaining ranks, and a warning names the
-    lost one. Such a world has only all_reduce, all_gather, broadcast and barrier.
+    lost one. Such a world has only all_reduce, all_gather, broadcast and barrier. A process that is started
+    under a lost rank waits here until the others call `admit`, and then calls `admit` as well.
 
     In the code of a rank of a mesh (`connect_mesh`) the world is the mesh, and the call only checks a given
     rank and world_size.
@@ -464,7 +519,10 @@ def init_process_group(
     made._store, made._where = store, where
     if session is not None:
         try:
-            made._life = meet(made, secrets.randbits(62) if place == 0 else 0)
+            if elastic:
+                made._life, made._holders = greet(made, secrets.randbits(62), False)
+            else:
+                made._life = meet(made, secrets.randbits(62) if place == 0 else 0)
         except BaseException:
             made._leave()
             raise
@@ -516,6 +574,18 @@ def meet(group: ProcessGroup, number: int = 0) -> int:
     _capturing.refuse("call a barrier, or make a group: these wait for the other processes")
     with group._session.as_current():
         return int(group.issue("all_reduce", tensor([number]), False).item())
+
+
+def greet(group: ProcessGroup, life: int, holds: bool) -> tuple[int, list[int]]:
+    """Waits until all processes of the elastic group have called it. Returns the number `life` of the
+    lowest rank with the state of the world, or of the lowest rank if no rank `holds` it; and the ranks that
+    do."""
+    assert group._session is not None
+    with group._session.as_current():
+        rows = group.issue("all_gather", tensor([1 + int(holds), life]), group.size()).tolist()
+    holders = [rank for rank, (kind, _) in enumerate(rows) if kind == 2]
+    first = holders[0] if holders else next(rank for rank, (kind, _) in enumerate(rows) if kind)
+    return int(rows[first][1]), holders
 
 
 def _number(name: str, value: int, query: dict[str, str]) -> int:
@@ -626,7 +696,8 @@ def found(group: Any) -> ProcessGroup:
         raise ValueError("Invalid process group specified or has been destroyed.")
     if _capturing.current is not None:
         _capturing.holds(("world",), current_world)
-        _capturing.holds(("group", own), lambda: own._session)  # None if the process has left the group
+        # the session is None if the process has left the group
+        _capturing.holds(("group", own), lambda: (own._session, own._number))
     return own
 
 

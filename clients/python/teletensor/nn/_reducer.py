@@ -61,6 +61,7 @@ class Reducer:
         self._static_graph = static_graph
         # if static_graph, after the first average: the parameters that the backward of any rank reaches
         self._settled: list[Any] | None = None
+        self._settled_in = 0  # the incarnation of the group that has agreed on them
         self._settled_reach: tuple[bool, ...] | None = None  # which of them this rank's backward reaches
         self._named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
         self._structure = [_Registrations(each) for each in module.modules()]
@@ -80,8 +81,11 @@ class Reducer:
         follow(self)
 
     def broadcast_initial_state(self, buffers: bool) -> None:
-        """Copies the parameters of rank 0, and with `buffers` its buffers, to all ranks. RuntimeError names
-        the first one whose name, shape or dtype differs between ranks."""
+        """Copies the parameters of rank 0, and with `buffers` its buffers, to all ranks. A rank that has
+        come back to an elastic world receives them in `admit`. RuntimeError names the first one whose name,
+        shape or dtype differs between ranks."""
+        if self._group.enters:
+            return
         named: list[tuple[str, Any]] = list(self._module.named_parameters())
         if buffers:
             named += self._module.named_buffers()
@@ -150,7 +154,7 @@ class Reducer:
     def state(self) -> tuple[Any, ...]:
         """The facts on which the next step depends, for a capture of the step."""
         hook = id(self.hook), id(self.hook_state)
-        return self.armed, self.gathers, self._reached, self._taken, hook, self._settled is None
+        return self.armed, self.gathers, self._reached, self._taken, hook, self._agreed is None
 
     def set_state(self, state: tuple[Any, ...]) -> None:
         """Sets the state that a captured step has left."""
@@ -213,24 +217,28 @@ class Reducer:
 
     def asks(self) -> bool:
         """Returns whether the next average reads from the other ranks which parameters they have used. The
-        first step of a static graph that is captured does not: it must reach all parameters."""
+        first step of a static graph that is captured does not: it must reach all parameters. They ask again
+        when lost ranks have come back to the group."""
         if self._static_graph and not self._find_unused:
-            return self._settled is None and _capturing.current is None
-        return self._find_unused and self._settled is None
+            return self._agreed is None and _capturing.current is None
+        return self._find_unused and self._agreed is None
+
+    @property
+    def _agreed(self) -> list[Any] | None:
+        """The parameters on which the present ranks of the group have agreed; None if they have not."""
+        return self._settled if self._settled_in == self._group.incarnation else None
 
     def _used(self, reached: tuple[bool, ...]) -> list[Any]:
         """The parameters that the backward of any rank has reached if the ranks ask each other; those of
         the first backward if the graph is static; all parameters if not."""
         parameters = [each for _, each in self._named]
-        if self._settled is not None:
-            return self._settled
         if not self.asks():
-            return parameters
+            return parameters if self._agreed is None else self._agreed
         anywhere = tensor([int(each) for each in reached])
         _distributed.all_reduce(anywhere, ReduceOp.MAX, self._group)
         used = [each for each, use in zip(parameters, anywhere.tolist(), strict=True) if use]
         if self._static_graph:
-            self._settled = used
+            self._settled, self._settled_in = used, self._group.incarnation
         return used
 
     def _average(self, used: list[Any]) -> None:

@@ -1,0 +1,1 @@
+"""Processes that come back to an elastic world, and the state that they receive."""
