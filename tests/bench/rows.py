@@ -361,7 +361,7 @@ def rows_of(unix, tcp, flight):
     chains = {"bound": 0.45, "scale": US / 10, "session": unix}
     yield both("chain of small ops, per op", "us", chain, 4000, **chains)
     yield both("chain of small ops, TCP", "us", chain, 4000, None, US / 10, tcp)
-    yield both("chain of small ops, recorded", "us", recorded_chain, 2000, None, US / 10, unix)
+    yield both("chain of small ops, recorded", "us", recorded_chain, 2000, 0.45, US / 10, unix)
     yield Row("issue one small op (client only)", "us", issue_only(unix))
     yield both("sin^2 training step", "us", sin2_step, 1500, 0.09, US, unix)
     yield both("sin^2 training step, captured", "us", steps_of(models.sin2_step), 3000, 0.05, US, unix)
