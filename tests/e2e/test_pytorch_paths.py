@@ -51,7 +51,7 @@ def test_other_paths_are_not_there(statement):
         exec(statement)
 
 
-@pytest.mark.parametrize("path", ["fx", "nested", "library", "ao", "utils.cpp_extension",
+@pytest.mark.parametrize("path", ["fx", "package", "library", "ao", "utils.cpp_extension",
                                   "backends.opt_einsum", "nothing", "distributions.normal.nothing"])
 def test_an_import_names_the_page(path):
     name = f"teletensor.{path}"
