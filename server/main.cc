@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 
+#include "engine/core/memory/reserve.h"
 #include "engine/core/mutex.h"
 #include "engine/core/threads.h"
 #include "engine/engine.h"
@@ -222,6 +223,7 @@ int main(int argc, char** argv) {
   // Keeps the buffers into which gRPC reads uploads in the heap, instead of returning them to the
   // system each time: page faults took a third of an upload's time
   // (docs/design/0016-bulk-streams.md).
+  teletensor::core::keep_reserve();
   mallopt(M_MMAP_THRESHOLD, 8 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
   teletensor::server::start_log(config.log_level, config.log_format == "json"
@@ -269,6 +271,8 @@ int main(int argc, char** argv) {
       std::chrono::milliseconds(static_cast<std::int64_t>(config.stall_seconds * 1000));
   options.limits.lease = std::chrono::seconds(config.lease.value_or(config.embedded ? 0 : kLease));
   options.drain = std::chrono::milliseconds(static_cast<std::int64_t>(config.drain_seconds * 1e3));
+  options.drain_ranks =
+      std::chrono::milliseconds(static_cast<std::int64_t>(config.drain_ranks_seconds * 1e3));
   options.restart =
       std::chrono::milliseconds(static_cast<std::int64_t>(config.restart_seconds * 1e3));
   options.snapshot_every =

@@ -100,8 +100,8 @@ Server::Server(engine::Engine& engine, ServerOptions options)
       tokens_(options_.state_dir),
       auth_(tokens_, options_.tls_users, options_.allow_anonymous),
       leases_(engine, options_.limits),
-      recovery_(leases_, store_of(options_), {options_.drain, options_.snapshot_every},
-                options_.shutdown),
+      recovery_(leases_, store_of(options_),
+                {options_.drain, options_.snapshot_every, options_.drain_ranks}, options_.shutdown),
       moves_(leases_, recovery_, auth_, options_.peers,
              {options_.version, options_.move_from, options_.advertise, options_.allow_anonymous,
               options_.tls_users, options_.socket_users}) {}

@@ -41,6 +41,7 @@ struct ServerOptions {
   // `drain` is the time to write sessions to files during a shutdown. `restart` is the time for
   // which clients wait for the next daemon.
   std::chrono::milliseconds drain{8000};
+  std::chrono::milliseconds drain_ranks{0};  // Recovery::Times::ranks
   std::chrono::milliseconds restart{10'000};
   // Period of the snapshots of active sessions. 0 means none.
   std::chrono::milliseconds snapshot_every{0};
