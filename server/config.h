@@ -95,6 +95,8 @@ struct Config {
   double rank_grace_seconds = 30;
   double stall_seconds = 30;  // Seconds after which a client that reads nothing is disconnected.
   double drain_seconds = 8;   // Seconds to write sessions to disk after SIGTERM.
+  // Seconds of `drain_seconds` in which ranks are waited for; at most half of it, which 0 means.
+  double drain_ranks_seconds = 0;
   // Period of the snapshots of a session, in seconds. 0 means no periodic snapshots.
   double snapshot_every = 0;
   // Seconds that clients wait for an unreachable daemon to return. 0 means that they do not wait.

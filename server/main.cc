@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 
+#include "engine/core/memory/reserve.h"
 #include "engine/core/mutex.h"
 #include "engine/core/threads.h"
 #include "engine/engine.h"
@@ -219,6 +220,7 @@ int main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // A file that reaches its size limit is an error like a full disk.
+  teletensor::core::keep_reserve();
   // Keeps the buffers into which gRPC reads uploads in the heap, instead of returning them to the
   // system each time: page faults took a third of an upload's time
   // (docs/design/0016-bulk-streams.md).

@@ -187,6 +187,11 @@ const Setting kSettings[] = {
              "directory",
      .range = Setting::Range::above(0, kMaxSeconds),
      .shows_default = true},
+    {.name = "drain_ranks",
+     .member = &Config::drain_ranks_seconds,
+     .help = "seconds of --drain in which ranks of groups may reach the same collective; then open "
+             "collectives are saved [half of --drain]",
+     .range = Setting::Range::from(0, kMaxSeconds)},
     {.name = "snapshot_every",
      .member = &Config::snapshot_every,
      .help = "seconds after which a session that has changed is saved again; 0: only at a shutdown "

@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "engine/core/memory/reserve.h"
 #include "engine/memory/disk.h"
 
 namespace teletensor::memory {
@@ -14,6 +15,7 @@ StorageRecord::~StorageRecord() = default;
 Storage* StorageRecord::make_locked() {
   if (used_ == kSlabObjects) {
     try {
+      const core::UsesReserve forbidden(false);
       slabs_.emplace_back();
     } catch (const std::bad_alloc&) {
       return nullptr;

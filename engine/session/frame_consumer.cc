@@ -153,6 +153,7 @@ Status FrameConsumer::consume_commands() {
 }
 
 void FrameConsumer::finish_frame(Status status) noexcept {
+  const core::UsesReserve reserve;
   const std::size_t failures = back_.failures().open();
   if (status.ok() && (failures > kMaxFailures ||
                       (failures > 0 && frame_.consumed() - forgotten_ > kMaxCommandsKept))) {

@@ -265,6 +265,7 @@ void Session::on_continue() {
 // Precondition: everything has run, or waits for groups that do not change any more, and no other
 // thread consumes commands.
 void Session::take_image() noexcept {
+  const core::UsesReserve reserve;
   if (consumer_.closing()) return;
   bool continues = false;
   {

@@ -15,6 +15,8 @@
 #include <sstream>
 #include <string_view>
 
+#include "engine/core/memory/reserve.h"
+
 namespace teletensor::server {
 
 namespace {
@@ -155,6 +157,7 @@ double open_files() {
 
 // Adds the figures that every process exports by Prometheus' conventions.
 void add_process(Page& page) {
+  const core::UsesReserve reserve;  // Functions of std::filesystem allocate and are noexcept.
   std::ifstream file("/proc/self/statm");
   double pages = 0, resident = 0;
   file >> pages >> resident;

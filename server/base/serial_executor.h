@@ -5,6 +5,7 @@
 // happened and then runs the executor, whose step looks at the records and starts one operation.
 #pragma once
 
+#include "engine/core/memory/reserve.h"
 #include "engine/core/mutex.h"
 
 namespace teletensor::server {
@@ -15,6 +16,7 @@ class SerialExecutor {
   // inside run() already, that call repeats its step, and this call returns at once.
   template <class Step>
   void run(Step step) noexcept {
+    const core::UsesReserve reserve;
     {
       core::MutexLock lock(mutex_);
       again_ = true;

@@ -7,6 +7,8 @@
 #include <functional>
 #include <utility>
 
+#include "engine/core/memory/reserve.h"
+
 namespace teletensor::server {
 
 namespace {
@@ -73,6 +75,7 @@ bool BoundedServer::process_and_close_socket(socket_t socket) {
 }
 
 void BoundedServer::serve(HttpConnections::Connection& connection) try {
+  const core::UsesReserve forbidden(false);
   bound_buffers(connection.socket);
   const int flags = fcntl(connection.socket, F_GETFL);
   if (flags < 0 || fcntl(connection.socket, F_SETFL, flags | O_NONBLOCK) != 0) return;

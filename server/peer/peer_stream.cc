@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/memory/reserve.h"
 #include "server/peer/peer_codec.h"
 
 namespace teletensor::server {
@@ -37,6 +38,7 @@ PeerStream::Ref PeerStream::dialed(Home& home, Owner& owner, std::shared_ptr<Pee
 }
 
 void PeerStream::open() noexcept {
+  const core::UsesReserve reserve;
   const Ref self = shared_from_this();
   input_.accept(kMaxPeerHello, 0);
   heard_ = Clock::now().time_since_epoch().count();
@@ -203,6 +205,7 @@ void PeerStream::deliver(const FrameInput::Frame& frame) {
 }
 
 void PeerStream::settle(Status status) noexcept {
+  const core::UsesReserve reserve;
   if (!status.ok()) {
     end(std::move(status));
   } else {
@@ -220,6 +223,7 @@ void PeerStream::settle(Status status) noexcept {
 }
 
 void PeerStream::close() noexcept {
+  const core::UsesReserve reserve;
   std::string why;
   Registration registration;
   {
@@ -260,6 +264,7 @@ void PeerStream::wake() noexcept {
 }
 
 void PeerStream::end(Status why) noexcept {
+  const core::UsesReserve reserve;
   {
     MutexLock lock(mutex_);
     if (!std::exchange(end_.wanted, true)) end_.why = std::move(why);

@@ -33,6 +33,7 @@ class StoreCall final : public grpc::ServerUnaryReactor {
   // returned.
   void waits(KeyStores::WaitRef wait) { wait_ = std::move(wait); }
   void give(const Status& status) noexcept {
+    const core::UsesReserve reserve;
     if (!given_.exchange(true)) Finish(to_grpc(status));
   }
   // Answers the call; fill(found) writes the result into the reply.

@@ -22,6 +22,7 @@ Answer::~Answer() {
 }
 
 void Answer::give(const core::Status& status) noexcept {
+  const core::UsesReserve reserve;
   std::exchange(reactor_, nullptr)->Finish(to_grpc(status));
 }
 

@@ -29,8 +29,8 @@ core::Result<std::uint64_t> number_of(const grpc::CallbackServerContext& context
 
 // gRPC discards exceptions of its callbacks; a stream would then wait forever, or a call would be
 // answered as an unknown method. Therefore the callbacks are noexcept. Code that may need memory
-// for a call runs inside core::with_memory(), and any other exception ends the process, which a
-// supervisor restarts.
+// for a call runs inside core::with_memory(); all other code of a callback uses the reserve of
+// memory (core::UsesReserve), and an exception there ends the process, which a supervisor restarts.
 
 // Ends a unary call with the result of act().
 template <class Act>

@@ -617,7 +617,7 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
     }
     return again;
   };
-  rest_groups(all, began + budget / 2, [&] {
+  rest_groups(all, began, budget, [&] {
     std::vector<LeaseRef> again;
     {
       MutexLock lock(mutex_);

@@ -52,6 +52,9 @@ class Recovery {
     std::chrono::milliseconds drain{8000};
     // Period of the snapshots of an active session. 0 means none.
     std::chrono::milliseconds every{0};
+    // The part of a drain in which ranks of groups may reach the same collective. At most half of
+    // the drain, which 0 means.
+    std::chrono::milliseconds ranks{0};
   };
   using Written = std::function<void(const core::Result<SnapshotFacts>&)>;
   using Drained = std::function<void(const core::Result<DrainFacts>&)>;
@@ -163,8 +166,8 @@ class Recovery {
   DrainFacts write_all(Clock::time_point began);
   // The reason that other ranks of a group receive, as part of a sentence.
   static constexpr char kShutsDown[] = "has a daemon that shuts down";
-  void rest_groups(const std::vector<LeaseRef>& all, Clock::time_point until,
-                   const std::function<void()>& begin_again);
+  void rest_groups(const std::vector<LeaseRef>& all, Clock::time_point since,
+                   std::chrono::milliseconds budget, const std::function<void()>& begin_again);
   void hold_groups(const std::vector<LeaseRef>& all, Clock::time_point until,
                    const std::function<void()>& begin_again);
   void lose(const LeaseRef& ref, const core::Status& why, v1::SavedLosses& losses,

@@ -12,13 +12,16 @@ namespace teletensor::server {
 using core::Status;
 
 // Sessions in groups are written when the ranks of each group have all executed the same
-// collectives, or at `until` with their open collectives.
-void Recovery::rest_groups(const std::vector<LeaseRef>& all, Clock::time_point until,
+// collectives, or else, after a part of the budget, with their open collectives. For these the
+// other daemons of a group have to answer before five eighths of it have passed.
+void Recovery::rest_groups(const std::vector<LeaseRef>& all, Clock::time_point since,
+                           std::chrono::milliseconds budget,
                            const std::function<void()>& begin_again) {
   using engine::Rest;
   constexpr std::chrono::milliseconds kTick{1}, kStuck{200};
   engine::Engine& engine = leases_.engine();
-  const Clock::time_point began = Clock::now();
+  const auto ranks = times_.ranks.count() > 0 ? std::min(times_.ranks, budget / 2) : budget / 2;
+  const Clock::time_point until = since + ranks, began = Clock::now();
   Clock::time_point ran = began;
   while (Clock::now() < std::min(until, cut_.load())) {
     std::map<Rest, std::vector<LeaseRef>> found;
@@ -59,7 +62,9 @@ void Recovery::rest_groups(const std::vector<LeaseRef>& all, Clock::time_point u
     }
     std::this_thread::sleep_for(kTick);
   }
-  hold_groups(all, until + (until - began) / 4, begin_again);
+  log_info("groups_open",
+           {{"seconds", std::chrono::duration<double>(Clock::now() - began).count()}});
+  hold_groups(all, since + budget / 2 + budget / 8, begin_again);
 }
 
 // Writes the sessions with what waits for other ranks. A session whose image cannot contain that

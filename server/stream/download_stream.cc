@@ -22,6 +22,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       : context_(context), limits_(leases.limits()), place_(std::move(place)) {}
 
   void start(LeaseRef lease, const grpc::ByteBuffer& request) noexcept {
+    const core::UsesReserve reserve;
     self_ = shared_from_this();
     Status status = core::with_memory("a stream", [&] { return begin(std::move(lease), request); });
     if (!status.ok()) finish(std::move(status));
@@ -53,10 +54,11 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
   void lease_ended(const Ending& ending) override { finish(ending.status); }
-  void end_if_silent(std::chrono::milliseconds most) override {
+  void end_if_silent(Clock::time_point now) override {
+    const std::chrono::milliseconds most = limits_.chunk_wait;
     {
       MutexLock lock(mutex_);
-      if (wait_ == 0 || ready_ || Clock::now() - began_ <= most) return;
+      if (wait_ == 0 || ready_ || now - began_ <= most) return;
     }
     if (!lacks_command(*lease_, asked_.seq, most)) return;
     stop_waiting([&] { return no_command_came(most); });
@@ -184,35 +186,34 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       finish(Status());  // Makes the serial executor call step() again.
       return false;
     }
-    return write(header);
+    const Status status = core::with_memory("a download", [&] { return fill_chunk(header); });
+    if (!status.ok()) {
+      finish(status);
+      return false;
+    }
+    StartWrite(&chunk_);
+    return true;
   }
 
-  bool write(wire::DownloadHeader& header) {
+  // Makes the next chunk, which is written from then on.
+  Status fill_chunk(wire::DownloadHeader& header) {
     const std::size_t size = static_cast<std::size_t>(
         std::min<std::uint64_t>(limits_.chunk_bytes, header.bytes - header.offset));
     const grpc::Slice slices[] = {grpc::Slice(wire::encode_download_header(header, size)),
                                   grpc::Slice(size)};
     // Writable memory of the slice that was allocated above.
     char* data = const_cast<char*>(reinterpret_cast<const char*>(slices[1].begin()));
-    Status copied;
     if (size != 0) {
-      copied = lease_->with_session([&](engine::Session& session) {
+      TT_RETURN_IF_ERROR(lease_->with_session([&](engine::Session& session) {
         return session.downloads().read(asked_.seq, header.offset, {data, size});
-      });
-    }
-    if (!copied.ok()) {
-      finish(std::move(copied));
-      return false;
+      }));
     }
     chunk_ = grpc::ByteBuffer(slices, 2);
-    {
-      MutexLock lock(mutex_);
-      header_.first = false;
-      header_.offset += size;
-      writing_ = true;
-    }
-    StartWrite(&chunk_);
-    return true;
+    MutexLock lock(mutex_);
+    header_.first = false;
+    header_.offset += size;
+    writing_ = true;
+    return {};
   }
 
   grpc::CallbackServerContext* const context_;  // gRPC's context of the call, valid until OnDone.

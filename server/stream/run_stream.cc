@@ -21,6 +21,7 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
       : RunCall(leases), context_(context), place_(std::move(place)), attach_(attach) {}
 
   void start(LeaseRef lease) noexcept {
+    const core::UsesReserve reserve;
     self_ = shared_from_this();
     if (attach_ == 0) attach_ = lease->client.attach_counter;
     join(std::move(lease), weak_from_this(), attach_);

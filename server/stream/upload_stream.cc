@@ -29,6 +29,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
         key_(key) {}
 
   void start(LeaseRef lease) noexcept {
+    const core::UsesReserve reserve;
     self_ = shared_from_this();
     Status status = core::with_memory(
         "a stream", [&] { return lease->streams().join(weak_from_this(), std::nullopt); });
@@ -66,10 +67,11 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   void lease_ended(const Ending& ending) override { finish(ending.status); }
   // Finishing this stream never waits for the client, so nothing must be cancelled.
   void abandon() override {}
-  void end_if_silent(std::chrono::milliseconds most) override {
+  void end_if_silent(Clock::time_point now) override {
+    const std::chrono::milliseconds most = limits_.chunk_wait;
     {
       MutexLock lock(mutex_);
-      if (!waits_since_ || Clock::now() - *waits_since_ <= most || answer_) return;
+      if (!waits_since_ || now - *waits_since_ <= most || answer_) return;
       cut_ = true;
     }
     finish(Status(Code::kDeadlineExceeded,
@@ -178,7 +180,9 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     return begun(stage(*upload));
   }
 
+  // Uses the reserve, because nobody else knows the memory of the upload yet.
   StagedRef stage(std::uint64_t upload) {
+    const core::UsesReserve reserve;
     return lease_->staging().begin(key_, upload, device_, expected_, this);
   }
 

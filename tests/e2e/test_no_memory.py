@@ -1,50 +1,70 @@
-"""Each allocation for a stream or a call fails, one after the other: the result is an error or the right
-value, never a wrong one, and no caller waits forever. Computing never ends the process. If no error can be
-reported any more, another request ends the process, and the next process has the written sessions."""
+"""Each allocation for a stream or a call fails, one after the other, or several in a row: the result is an
+error or the right value, never a wrong one, no caller waits forever, and the daemon does not end."""
 
+import contextlib
+import http.client
 import threading
 
 import numpy as np
 import pytest
 from support.daemon import HANG, wait_until
 from support.faults import Memory
+from support.http import ask
+from support.proxy import Proxy
 from teletensor._tools.admin import Admin
 
-MOST = 25  # tested allocations of each other request, in even steps
+MOST = 40  # tested allocations of each request that does not compute, in even steps
+# How many allocations fail in a row: also those of the error's own path.
+ROWS = (1, 4)
 
 
-def compute(tt, session):
+def compute(tt, session, daemon):
     return (tt.tensor([1.0, 2.0]) + 1).tolist() == [2.0, 3.0]
 
 
-def train(tt, session):
+def train(tt, session, daemon):
     w = tt.ones(4, requires_grad=True)
     (w * w).sum().backward()
     return w.grad.tolist() == [2.0] * 4
 
 
-def move(tt, session):
+def move(tt, session, daemon):
     values = np.arange(1 << 17, dtype=np.float32)
     return bool(((tt.tensor(values) * 2).numpy() == values * 2).all())
 
 
-def call(tt, session):
+def call(tt, session, daemon):
     f = tt.compile(lambda a: (a * 2 + 1).sum())
     x = tt.ones(3)
     return [f(x).item(), f(x).item()] == [9.0, 9.0]
 
 
-def snapshot(tt, session):
+def snapshot(tt, session, daemon):
     x = tt.ones(3)
     return session.snapshot()["command"] > 0 and x.shape == (3,)
 
 
-def begin(tt, session):
+def transfer(tt, session, daemon):
+    """An upload and a download in streams of their own."""
+    values = np.arange(1 << 18, dtype=np.float32)
+    with tt.connect(daemon.tcp, token=daemon.token):
+        return bool(((tt.tensor(values) * 2).numpy() == values * 2).all())
+
+
+def begin(tt, session, daemon):
     with tt.connect(session.address) as other:
-        return compute(tt, other)
+        return compute(tt, other, daemon)
 
 
-def take_over(tt, session):
+def end(tt, session, daemon):
+    other = tt.connect(session.address)
+    with other.as_current():
+        x = tt.ones(3) + 1
+    other.close()
+    return x is not None
+
+
+def take_over(tt, session, daemon):
     """The session is restored with its kept tensors; if it was lost during the test it is a new one."""
     other = tt.connect(session.address, name="taken")
     kept = other.kept()
@@ -56,7 +76,16 @@ def take_over(tt, session):
     return right
 
 
-def publish(tt, session):
+def resume(tt, session, daemon):
+    """The connection is cut while values wait."""
+    with contextlib.closing(Proxy(daemon.socket)) as proxy, tt.connect(proxy.address):
+        x = tt.ones(3) + 1
+        x.tolist()
+        proxy.cut()
+        return (x + 1).tolist() == [3.0] * 3
+
+
+def publish(tt, session, daemon):
     x = tt.ones(3)
     session.publish("shown", x)
     right = session.published("shown").tolist() == [1.0] * 3
@@ -64,34 +93,31 @@ def publish(tt, session):
     return right
 
 
-def look(tt, session):
+def look(tt, session, daemon):
     with session.profile() as profile:
-        right = compute(tt, session)
+        right = compute(tt, session, daemon)
     return right and session.memory()[0]["used"] >= 0 and "limits" in session.status() and bool(profile.table())
 
 
-def administer(tt, session):
+def administer(tt, session, daemon):
     admin = Admin(session._transport)
     made = admin.create_token("someone", "user")
     right = made["id"] in [each["id"] for each in admin.tokens()]
     admin.revoke_token(made["id"])
-    admin.slow_log(), admin.publications()
+    admin.slow_log(), admin.publications(), admin.groups()
     return right and bool(admin.memory()) and bool(admin.sessions()[0])
 
 
+def browse(tt, session, daemon):
+    """HTTP: a request without memory is answered with an error, or its connection ends."""
+    pages = [ask(daemon.http, path, token=daemon.monitor) for path in ("/metrics", "/readyz")]
+    return all(page.status in (200, 500) for page in pages)
+
+
 COMPUTING = [compute, train, move, call]  # all allocations
-REQUESTS = [*COMPUTING, snapshot, begin, take_over, publish, look, administer]
-FEW = {begin: 8, take_over: 8}  # a third of what a Hello allocates ends the daemon, which takes its time
-
-
-def goes_on(tt, daemon):
-    """A new client computes, or the daemon has ended."""
-    try:
-        with tt.connect(daemon.unix) as other:
-            return compute(tt, other)
-    except tt.TeletensorError:
-        wait_until(lambda: not daemon.alive(), what="the daemon has ended, or answers")
-        return False
+REQUESTS = [*COMPUTING, transfer, snapshot, begin, end, take_over, resume, publish, look, administer, browse]
+# What a client raises for a request or a session that has ended.
+ERRORS = (RuntimeError, MemoryError, KeyError, OSError, http.client.HTTPException)
 
 
 @pytest.mark.timeout(1800)
@@ -103,51 +129,44 @@ def test_every_allocation(start_daemon, tt, tmp_path, request_of):
     def act(session, told):
         try:
             with session.as_current():
-                told.append(request_of(tt, session))
-        except (tt.TeletensorError, RuntimeError, MemoryError, KeyError) as error:
+                told.append(request_of(tt, session, daemon))
+        except (tt.TeletensorError, *ERRORS) as error:
             told.append(error)
 
-    with tt.connect(daemon.unix, name="written") as first:
-        first.keep("mark", tt.tensor([7.0]))
-        first.snapshot()
+    with tt.connect(daemon.unix) as first:
         told = []
         act(first, told)
         count = memory.count(lambda: act(first, told))
         assert told == [True, True]
-        first.detach()
     memory.end()
     failed = ended = 0
-    most = count if request_of in COMPUTING else FEW.get(request_of, MOST)
-    for n in sorted({1 + i * count // most for i in range(most)}):
+    most = count if request_of in COMPUTING else MOST
+    for step, n in enumerate(sorted({1 + i * count // most for i in range(most)})):
         session = tt.connect(daemon.unix)
         admin = Admin(session._transport)
         wait_until(lambda admin=admin: not admin.publications(), what="nothing of the session before is published")
         with session.as_current():
-            assert request_of(tt, session)
+            assert request_of(tt, session, daemon)
         told = []
-        memory.fail(n)
+        memory.fail(n, ROWS[step % len(ROWS)])
         thread = threading.Thread(target=act, args=(session, told))
         thread.start()
         wait_until(lambda thread=thread: not thread.is_alive() or not daemon.alive(), what=f"an answer to {n}")
         failed += memory.end()
-        if not goes_on(tt, daemon):
+        if not daemon.alive():
             ended += 1
-            # Why the process ended, by the escaped exception; g++ 12 does not always report which exception
-            # that was.
-            wait_until(lambda: "terminate called" in daemon.log, what="its last words")
+            where = daemon.log[-8000:]
+            print(f"{request_of.__name__}: allocation {n} ended the daemon:\n{where}")
             daemon.restart()
-            with tt.connect(daemon.unix, name="written", fresh=True) as again:
-                assert again.kept()["mark"].tolist() == [7.0]
-                again.snapshot()
-                again.detach()
-        else:
-            assert not isinstance(told[0], Exception) or "of another version" not in str(told[0]), told
-        thread.join(HANG)
-        assert not thread.is_alive() and told[0] is not False, (n, told)
-        assert goes_on(tt, daemon)
+            thread.join(HANG)
+            session.close()
+            continue
+        assert told[0] is not False, n
+        assert not isinstance(told[0], Exception) or "of another version" not in str(told[0]), told
+        with tt.connect(daemon.unix) as other:
+            assert compute(tt, other, daemon)
         session.close()
     print(f"{request_of.__name__}: {failed} of {count} allocations failed, {ended} of them ended the daemon")
+    # None is known that does, except in a request of HTTP and in a Hello (docs/faults.md).
+    assert ended <= (0 if request_of in COMPUTING else failed // 8)
     assert failed > min(count, most) // 3
-    # Allocations of the daemon's background threads count as well, and there are more of them on a busy
-    # machine.
-    assert ended <= max(2, failed // 10) if request_of in COMPUTING else ended < failed

@@ -14,6 +14,8 @@ from support.ranks import groups, start, told
 pytestmark = pytest.mark.usefixtures("invariants")
 
 FLAGS = ("--lease", "240", "--restart", "240", "--rank-grace", "240")
+# For groups that continue: their daemons wait a moment for the late rank, and for each other as long as it takes.
+PATIENT = ("--drain", "240", "--drain-ranks", "2")
 
 # Rank 1 waits before its round 2, when its earlier collectives have ended, until the file exists.
 HEAD = """
@@ -153,7 +155,7 @@ def restart_one_of_several(daemon):
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_all_ranks_in_one_daemon(start_daemon, tmp_path, program):
-    daemon, go_on = start_daemon(*FLAGS, "--drain", "6"), tmp_path / "go_on"
+    daemon, go_on = start_daemon(*FLAGS, *PATIENT), tmp_path / "go_on"
     go_on.touch()
     wanted = told(start_ranks(daemon.unix, program, go_on))
     go_on.unlink()
@@ -175,7 +177,7 @@ def start_two(start_daemon, *flags):
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_ranks_in_two_daemons(start_daemon, tmp_path, program):
     """Rank 1 is alone on its daemon and idle. Each daemon is restarted, and then both at once."""
-    (daemons, addresses), go_on = start_two(start_daemon, "--drain", "6"), tmp_path / "go_on"
+    (daemons, addresses), go_on = start_two(start_daemon, *PATIENT), tmp_path / "go_on"
     go_on.touch()
     wanted = told(start_ranks(addresses, program, go_on))
     go_on.unlink()
@@ -188,6 +190,29 @@ def test_ranks_in_two_daemons(start_daemon, tmp_path, program):
     wait_in_collective(daemons[0], 0)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(restart_one_of_several, daemons))
+    wait_in_collective(daemons[0], 0)
+    go_on.touch()
+    assert told(ranks) == wanted
+
+
+def test_a_daemon_that_cannot_answer_for_a_while(start_daemon, tmp_path):
+    """Both daemons end at the same moment, and one of them is stopped until the other one waits for its vote."""
+    (daemons, addresses), go_on = start_two(start_daemon, *PATIENT), tmp_path / "go_on"
+    go_on.touch()
+    wanted = told(start_ranks(addresses, "reads", go_on))
+    go_on.unlink()
+    ranks = start_ranks(addresses, "reads", go_on)
+    wait_line(ranks[1], "idles")
+    wait_in_collective(daemons[0], 0)
+    daemons[1].process.send_signal(signal.SIGSTOP)
+    for daemon in daemons:
+        daemon.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "event=groups_open" in daemons[0].log, what="the first one waits for a vote")
+    daemons[1].process.send_signal(signal.SIGCONT)
+    for daemon in daemons:
+        assert daemon.process.wait(HANG) == 0, daemon.log
+        assert "event=session_lost" not in daemon.log, daemon.log
+        daemon.restart()
     wait_in_collective(daemons[0], 0)
     go_on.touch()
     assert told(ranks) == wanted
@@ -217,7 +242,7 @@ tell([p.detach().numpy().tobytes().hex() for p in net.parameters()])
 
 def test_ten_restarts_in_turn(start_daemon, tmp_path):
     """In each step of a training one rank is late, and one of the daemons is restarted."""
-    (daemons, addresses), go_on = start_two(start_daemon, "--drain", "6"), tmp_path / "go_on"
+    (daemons, addresses), go_on = start_two(start_daemon, *PATIENT), tmp_path / "go_on"
     files = [tmp_path / f"go_on.{i}" for i in range(10)]
     for file in files:
         file.touch()
@@ -258,7 +283,7 @@ tell(text)
 
 
 def test_a_full_queue(start_daemon, tmp_path):
-    daemon, go_on = start_daemon(*FLAGS, "--drain", "20"), tmp_path / "go_on"
+    daemon, go_on = start_daemon(*FLAGS, *PATIENT), tmp_path / "go_on"
     go_on.touch()
     wanted = told(start_ranks(daemon.unix, FULL, go_on, count=2))
     go_on.unlink()
@@ -295,7 +320,7 @@ tell(text, x.tolist())
 
 
 def test_an_interrupt_after_the_restart(start_daemon, tmp_path):
-    daemon, go_on = start_daemon(*FLAGS, "--drain", "6"), tmp_path / "go_on"
+    daemon, go_on = start_daemon(*FLAGS, *PATIENT), tmp_path / "go_on"
     ranks = start_ranks(daemon.unix, """
 idle(2)
 x, text = tt.arange(3.0), ""
@@ -371,7 +396,7 @@ def test_the_link_is_cut_during_a_drain(start_daemon, tmp_path, after):
     def through(address):
         proxies.append(Proxy(address, tcp=True))
         return proxies[-1].address
-    daemons, go_on = start_daemons(start_daemon, 2, *FLAGS, "--drain", "6", through=through), tmp_path / "go_on"
+    daemons, go_on = start_daemons(start_daemon, 2, *FLAGS, *PATIENT, through=through), tmp_path / "go_on"
     addresses = [daemon.unix for daemon in daemons]
     go_on.touch()
     wanted = told(start_ranks(addresses, "reads", go_on))

@@ -42,31 +42,31 @@ class Calendar(Faults):
 
 
 class Memory(Faults):
-    """memory.fail(n) makes the n-th allocation from now on by the daemon's own code fail
-    (faults/memory.cc)."""
+    """memory.fail(n) makes the n-th allocation from now on by the daemon's own code fail, or `many` of them
+    from the n-th on (faults/memory.cc). The daemon's log then has the stack of each."""
 
     def __init__(self, folder):
         super().__init__(folder)
         path = Path(folder) / "memory"
-        path.write_bytes(bytes(16))
+        path.write_bytes(bytes(24))
         self.environment["TT_MEMORY"] = str(path)
         with open(path, "r+b") as file:
-            self._said = mmap.mmap(file.fileno(), 16)
+            self._said = mmap.mmap(file.fileno(), 24)
 
-    def fail(self, n):
-        self._said[:] = struct.pack("qq", n, 0)
+    def fail(self, n, many=1):
+        self._said[:] = struct.pack("qqq", n, many, 0)
 
     def count(self, act):
         """Returns how many allocations act() makes."""
         most = 1 << 40
         self.fail(most)
         act()
-        return most - struct.unpack("qq", self._said[:])[0]
+        return most - struct.unpack("qqq", self._said[:])[0]
 
     def end(self):
         """Ends the fault; returns whether an allocation has failed."""
-        failed = struct.unpack("qq", self._said[:])[1] > 0
-        self.fail(0)
+        failed = struct.unpack("qqq", self._said[:])[2] > 0
+        self.fail(0, many=0)
         return failed
 
 

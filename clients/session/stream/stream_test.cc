@@ -9,6 +9,7 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -60,6 +61,9 @@ struct Peer {
 
 Peer& of(tt_wire_call* call) { return *reinterpret_cast<Peer*>(call); }
 
+// Called by the thread that reads, without a lock, when it has processed a message.
+std::function<void()> on_forget;
+
 tt_wire_api fake() {
   tt_wire_api api{};
   api.version = TT_WIRE_VERSION;
@@ -104,6 +108,7 @@ tt_wire_api fake() {
     return TT_WIRE_DONE;
   };
   api.forget = [](tt_wire_message* message) {
+    if (on_forget) on_forget();
     delete static_cast<std::string*>(message->parts->owner);
     delete message->parts;
   };
@@ -298,6 +303,50 @@ TEST_F(StreamTest, WhoWaitsReadsOnItsOwnThread) {
   EXPECT_TRUE(session_.wait_fetched(*seq).ok());
   daemon.join();
   EXPECT_EQ(peer_.last_reader, std::this_thread::get_id());
+}
+
+TEST_F(StreamTest, WhenTheReaderIsContentAnotherThreadThatWaitsReads) {
+  wire::Progress progress;
+  progress.credit_upto = 1 << 16;
+  progress.credit_bytes = 1 << 20;
+  CommandStream& stream = session_.stream();
+  // What the threads wait for, and how often they have looked; with the stream's lock.
+  struct Wait {
+    int looks = 0;
+    bool told = false;
+  } first, second;
+  const auto wait = [&](Wait& mine) {
+    const auto ready = [&] { return ++mine.looks, mine.told; };
+    EXPECT_TRUE(stream.wait_for(ready, std::chrono::milliseconds(kHang / 1000)));
+  };
+  const auto tell = [&](Wait& whom) {
+    {
+      MutexLock lock(stream.mutex());
+      whom.told = true;
+    }
+    peer_.say(progress);
+  };
+  std::thread one([&] { wait(first); });
+  do {
+    peer_.say(progress);  // The keeper may be reading; it stops after the next message.
+  } while (!peer_.wait([&] { return peer_.reader == one.get_id(); }, 20'000));
+  std::thread two([&] { wait(second); });
+  // The lock is free again when the second thread waits, because the first one reads.
+  const auto looks = [&] {
+    MutexLock lock(stream.mutex());
+    return second.looks;
+  };
+  while (looks() == 0) std::this_thread::yield();
+  // The message wakes the second thread before the first one has stopped reading.
+  on_forget = [&, before = looks()] {
+    while (looks() == before) std::this_thread::yield();
+  };
+  tell(first);
+  one.join();
+  on_forget = nullptr;
+  EXPECT_TRUE(peer_.wait([&] { return peer_.reader == two.get_id(); }, kHang));
+  tell(second);
+  two.join();
 }
 
 // A restarted daemon computes a value again that its client has never received.

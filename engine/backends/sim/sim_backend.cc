@@ -29,6 +29,16 @@ void Faults::fail_allocation(std::uint64_t n, core::Status status, bool every) {
   allocations_.arm(n, std::move(status), every);
 }
 
+void Faults::lose_device(core::Status why) {
+  core::MutexLock lock(mu_);
+  lost_ = std::move(why);
+}
+
+core::Status SimBackend::health() const {
+  core::MutexLock lock(faults_.mu_);
+  return faults_.lost_;
+}
+
 Kernel SimBackend::find(ops::OpId op) const {
   if (null_mode_) return [](KernelCall&) { return core::Status(); };
   return CpuBackend::find(op);

@@ -19,6 +19,8 @@ class Faults {
   // removes it.
   void fail_instruction(std::uint64_t n, core::Status status, bool every = false);
   void fail_allocation(std::uint64_t n, core::Status status, bool every = false);
+  // The device reports this error as its state from now on.
+  void lose_device(core::Status why);
   // Numbers of instructions and allocations, and bytes of copies, since the start. The numbers
   // include events that were made to fail.
   std::uint64_t instructions() const { return instructions_.seen(); }
@@ -44,6 +46,8 @@ class Faults {
     core::Status status_ TT_GUARDED_BY(mu_);
   };
   Counter instructions_, allocations_;
+  mutable core::Mutex mu_;
+  core::Status lost_ TT_GUARDED_BY(mu_);  // OK while the device works.
   std::atomic<std::uint64_t> copied_bytes_{0};
 };
 
@@ -58,6 +62,7 @@ class SimBackend final : public cpu::CpuBackend {
   // No loops are built, because each instruction is counted, and may fail, on its own.
   LoopRole role(ops::OpId) const override { return LoopRole::kNone; }
   core::Status copy(void* to, const void* from, std::size_t bytes) override;
+  core::Status health() const override;
   core::Status before(const ops::OpDef&) override { return faults_.instructions_.count(); }
   core::Status admit(std::size_t) override { return faults_.allocations_.count(); }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <new>
 
+#include "engine/core/memory/reserve.h"
+
 namespace teletensor::memory {
 
 DevicePool::DevicePool(core::Device device, std::uint64_t total, Source* source)
@@ -159,6 +161,7 @@ void* DevicePool::fresh(std::size_t bytes) {
 bool DevicePool::carve(int size_class) {
   const std::size_t bytes = class_bytes(size_class);
   try {
+    const core::UsesReserve forbidden(false);
     // Room for all of the blocks, so that freeing never allocates.
     small_[size_class].reserve(carved_[size_class] + kSlab / bytes);
     if (slabs_.size() == slabs_.capacity()) slabs_.reserve(2 * slabs_.size() + 16);
@@ -227,6 +230,7 @@ void DevicePool::give_back(const Block* blocks, int n, OwnerId owner) noexcept {
       continue;
     }
     try {
+      const core::UsesReserve forbidden(false);
       keep(blocks[i], owner);
     } catch (const std::bad_alloc&) {
       // A locked block cannot be returned, because only its device could unlock it.

@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "engine/core/memory/reserve.h"
 #include "engine/runtime/execute/value_storage.h"
 #include "engine/runtime/lanes/lane_thread.h"
 
@@ -99,7 +100,10 @@ Back::Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::
       outputs_(executor_, failures_, events_, publications, owner),
       window_(catalog, devices, executor_, *this) {}
 
-Back::~Back() { stop(); }
+Back::~Back() {
+  const core::UsesReserve reserve;  // Also if the constructor of its owner has found no memory.
+  stop();
+}
 
 // ---------------------------------------------------------------- functions of the frame consumer
 
@@ -364,6 +368,7 @@ bool Back::run_repetition(Entry& entry) {
   if (executor_.stopped()) return false;
   Chunk* chunk = nullptr;
   try {
+    const core::UsesReserve forbidden(false);
     chunk = chunks_.take();
     TemplateRunner::expand(*entry.repetition, *chunk);
   } catch (const std::bad_alloc&) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/core/memory/reserve.h"
 #include "engine/runtime/back/back.h"
 
 namespace teletensor::runtime {
@@ -80,6 +81,7 @@ bool Back::cancel_call(Entry& entry, const FailureRef& failure, bool root, const
 bool Back::run_call(Entry& entry, core::Clock::time_point until) {
   CallOf caller(*this, entry, until);
   try {
+    const core::UsesReserve forbidden(false);
     return entry.call->run(executor_, window_.stats(), caller);
   } catch (const std::bad_alloc&) {
     const auto failure = executor_.failures().make(

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "engine/core/memory/reserve.h"
+
 namespace teletensor::runtime {
 
 using core::Status;
@@ -58,6 +60,7 @@ void EntryFailures::forget(std::uint64_t root) {
 
 void EntryFailures::record(const Instruction& instruction, const FailureRef& failure,
                            bool root) noexcept {
+  const core::UsesReserve reserve;
   bool rebinds = false;
   for (const program::ResultSlot& result : instruction.results) rebinds |= result.overwrites >= 0;
   executor_.failures().add(instruction.seq, *failure, rebinds);

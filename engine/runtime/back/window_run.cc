@@ -4,6 +4,8 @@
 #include <new>
 #include <utility>
 
+#include "engine/core/memory/reserve.h"
+
 namespace teletensor::runtime {
 
 using program::Instruction;
@@ -41,6 +43,7 @@ bool WindowRun::begin(Backlog& backlog, std::uint64_t interner_ends) {
     return false;
   }
   try {
+    const core::UsesReserve forbidden(false);
     plan(backlog, size, interner_ends);
   } catch (const std::bad_alloc&) {
     return false;

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/core/memory/reserve.h"
 #include "engine/runtime/execute/value_storage.h"
 
 namespace teletensor::runtime {
@@ -158,6 +159,7 @@ Status CollectiveCalls::start(Instruction& instruction, const ops::OpDef& op, st
   Open open;
   Status status;
   try {
+    const core::UsesReserve forbidden(false);
     status = deposit(instruction, op, device, &open);
   } catch (const std::bad_alloc&) {
     status =

@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "engine/core/memory/reserve.h"
 #include "engine/runtime/execute/value_storage.h"
 
 namespace teletensor::runtime {
@@ -61,6 +62,7 @@ FailureRef Executor::run(Instruction& instruction, bool* root) {
   const ops::OpDef& op = context_.catalog.at(instruction.op);
   Status status;
   try {
+    const core::UsesReserve forbidden(false);
     status = execute(instruction, op);
   } catch (const std::bad_alloc&) {
     status =

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/runtime/execute/instruction_memory.h"
 #include "engine/runtime/kit_test.h"
 
 namespace teletensor::runtime {
@@ -236,6 +237,38 @@ TEST_F(ExecutorTest, OutOfMemoryFailsOneInstructionWithTheFacts) {
   EXPECT_EQ(executor.run(i, &root)->status.code(), core::Code::kResourceExhausted);
   EXPECT_NE(run(apply(8, "add", {whole(a, big), number(1)}, c, big)), nullptr);
   EXPECT_EQ(run(apply(9, "add", {whole(s, {1}), number(1)}, value_of({1}), {1})), nullptr);
+}
+
+TEST_F(ExecutorTest, ALostDeviceThatRefusesMemoryIsNamed) {
+  const ValueRef a = make({2}, {1, 2});
+  const auto code_of = [&](const char* name) {
+    return run(apply(2, name, {whole(a, {2})}, value_of({2}), {2}))->status.code();
+  };
+  const core::Status no_room(core::Code::kResourceExhausted, "no room");
+  box.faults().fail_allocation(1, no_room, true);
+  EXPECT_EQ(code_of("clone"), core::Code::kResourceExhausted);
+  box.faults().lose_device(core::Status(core::Code::kUnavailable, "sim:0 is lost"));
+  EXPECT_EQ(code_of("clone"), core::Code::kUnavailable);
+  box.faults().fail_allocation(0, {});
+  EXPECT_EQ(code_of("refuse"), core::Code::kInvalidArgument);  // another error stays as it is
+}
+
+TEST_F(ExecutorTest, AKernelIsTriedAgainOnlyIfItLackedMemoryThatItAskedFor) {
+  constexpr std::size_t kMost = 40u << 20;  // of 64 MiB
+  InstructionMemory memory(box.devices, 2, 0), other(box.devices, 3, 0);
+  InstructionMemory::StorageRef held;
+  ASSERT_TRUE(other.allocate(1, "other", kMost, 1, &held).ok());
+  const core::Status none(core::Code::kResourceExhausted, "a kernel has no memory");
+  memory.set_patient(true);
+  memory.set_open(true);  // so that it may wait on every device
+  memory.begin_attempt();
+  EXPECT_FALSE(memory.has_starved(none));  // it asked for none
+  EXPECT_FALSE(memory.allocate_scratch(1, kMost, 2));
+  EXPECT_FALSE(memory.has_starved(core::invalid("another error")));
+  EXPECT_FALSE(memory.has_starved(none));  // that request was of another instruction
+  EXPECT_FALSE(memory.allocate_scratch(1, kMost, 3));
+  EXPECT_TRUE(memory.has_starved(none));
+  EXPECT_EQ(memory.take_need().bytes.at(1), kMost);
 }
 
 TEST_F(ExecutorTest, ScratchIsChargedAndFreed) {

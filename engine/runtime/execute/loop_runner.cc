@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "engine/core/memory/reserve.h"
 #include "engine/runtime/execute/preparation.h"
 #include "engine/runtime/execute/value_storage.h"
 
@@ -51,6 +52,7 @@ bool LoopRunner::run(std::span<Instruction* const> instructions, bool* never) {
   const Attempt attempt(context_);
   Status status;
   try {
+    const core::UsesReserve forbidden(false);
     status = execute(instructions);
   } catch (const std::bad_alloc&) {
     status = Status(core::Code::kResourceExhausted, "loop: the daemon process is out of memory");

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/backends/prepared_loop.h"
+#include "engine/core/memory/reserve.h"
 #include "engine/passes/loop.h"
 #include "engine/runtime/execute/preparation.h"
 #include "engine/runtime/execute/value_storage.h"
@@ -93,6 +94,7 @@ bool TemplateRunner::run(const TemplateCall& call) {
   const Attempt attempt(context_);
   Status status;
   try {
+    const core::UsesReserve forbidden(false);
     status = allocate(call, prepared.device);
   } catch (const std::bad_alloc&) {
     status = Status(core::Code::kResourceExhausted, "template: the process is out of memory");

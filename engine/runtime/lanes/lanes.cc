@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/core/clock.h"
+#include "engine/core/memory/reserve.h"
 #include "engine/core/threads.h"
 #include "engine/runtime/lanes/lane_thread.h"
 
@@ -114,6 +115,7 @@ bool Lanes::run_inline(Task* task) {
 }
 
 void Lanes::run_task(Task* task) noexcept {
+  const core::UsesReserve reserve;
   (void)spread();
   own_plan = worked_for = task;
   const bool more = task->run_plan();
@@ -267,6 +269,7 @@ void Lanes::pull(Job& job, const Task* mine, std::uint64_t* helps_since) {
     }
     if (lent && !beside) beside.emplace();  // The lanes choose their cores without this thread.
     try {
+      const core::UsesReserve forbidden(false);
       job.part(i);
     } catch (...) {
       job.next.store(job.parts, std::memory_order_relaxed);

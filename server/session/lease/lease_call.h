@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/core/clock.h"
+#include "engine/core/memory/reserve.h"
 #include "engine/core/mutex.h"
 #include "engine/core/status.h"
 
@@ -36,9 +37,9 @@ class LeaseCall {
   virtual void wake() {}
   // The time since which the client has not read what was written. The epoch if nothing is unread.
   virtual Clock::time_point stalled_since() const { return {}; }
-  // Ends the call if it has waited for the client's next message for longer than `most`. The client
-  // may continue with another call.
-  virtual void end_if_silent(std::chrono::milliseconds most) { (void)most; }
+  // Ends a transfer that has waited at `now` for its client for longer than Limits::chunk_wait. The
+  // client may continue with another call.
+  virtual void end_if_silent(Clock::time_point now) { (void)now; }
 };
 
 // The calls that were told to finish, which are cancelled if they do not. Thread-safe.
@@ -51,6 +52,7 @@ class LingeringCalls {
   }
   // Adds a call and tells it to finish.
   void dismiss(const std::shared_ptr<LeaseCall>& call, const Ending& ending) noexcept {
+    const core::UsesReserve reserve;
     add(call);
     call->lease_ended(ending);
   }

@@ -45,17 +45,10 @@ class IdleMemory {
   std::size_t heap_free_ = 0;  // Free bytes of the heap at the last call.
 };
 
-// Ends the uploads and downloads of a lease whose next chunk or command has not come in time.
-void end_silent_calls(const Lease& lease, const Limits& limits) {
-  for (const std::shared_ptr<LeaseCall>& call : lease.streams().calls()) {
-    call->end_if_silent(limits.chunk_wait);
-  }
-}
-
 // Ends a lease, or detaches its stream, if its client has not done what it must in time.
 void look_at(Lease& lease, Leases& leases, Clock::time_point now) {
   const Limits& limits = leases.limits();
-  end_silent_calls(lease, limits);
+  for (const auto& call : lease.streams().calls()) call->end_if_silent(now);
   const auto [run, met, detached_at] = lease.streams().presence();
   if (run) {
     // A connected client resumes its interrupted uploads in that time, or does not need them.
@@ -166,6 +159,7 @@ void LeaseReaper::work() {
       destroy_now(*dead);
       dead.reset();
     } else {
+      core::refill_reserve();
       // If memory is short, the check is repeated the next time.
       (void)core::with_memory("a look at the sessions", [&] {
         look_at_all();

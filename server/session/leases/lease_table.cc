@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/core/memory/reserve.h"
 #include "teletensor/v1/state.pb.h"
 
 namespace teletensor::server {
@@ -96,6 +97,7 @@ std::size_t LeaseTable::sessions_of(std::string_view user) const {
 core::Result<LeaseTable::Place> LeaseTable::reserve(const std::string& user) {
   MutexLock lock(mutex_);
   TT_RETURN_IF_ERROR(room_for(user));
+  const core::UsesReserve reserve;  // The user counts in both places or in none.
   opening_.insert(user);
   return Place(this, user, ++opened_);
 }

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "engine/core/memory/reserve.h"
 #include "server/access/auth.h"
 #include "server/base/log.h"
 #include "server/session/lease/saved_client.h"
@@ -95,6 +96,7 @@ void Leases::end(Lease& lease, Status reason, std::string word) {
 
 bool Leases::retire(Lease& lease, const Ending& ending,
                     const std::function<void(LeaseRef)>& keep) noexcept {
+  const core::UsesReserve reserve;
   const auto calls = lease.streams().end(ending);
   if (!calls) return false;
   // The client learns the reason, not that its queued commands were cancelled.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "engine/core/memory/reserve.h"
 #include "server/base/log.h"
 #include "server/session/leases/leases.h"
 
@@ -102,6 +103,8 @@ void Takeovers::begin(ClientInfo client, LeaseReady ready, const LeaseRef& of) {
                       keep)) {
     return ready(leases_.open(std::move(client)));
   }
+  // The old client has lost its session, so the new one must get it.
+  const core::UsesReserve reserve;
   client.id = old->client.id;
   client.memory_asked = old->client.memory_asked;
   client.memory_quota = old->client.memory_quota;
@@ -115,6 +118,7 @@ void Takeovers::begin(ClientInfo client, LeaseReady ready, const LeaseRef& of) {
 // Runs in the reaper's thread, because it waits for the threads that still use the session. A frame
 // of the old client that was accepted later would shift the new client's first command number.
 void Takeovers::ask_engine(Handover handover) noexcept {
+  const core::UsesReserve reserve;
   engine::Session* const session = handover.old->held().close();
   if (session == nullptr) return handover.ready(shutting_down());
   // The lease owns the session, which owns this function: it must not own the lease.
