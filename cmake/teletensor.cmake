@@ -136,7 +136,7 @@ endfunction()
 
 # The libraries that the Python client's build shares. They depend on the standard library only.
 macro(tt_client_libraries)
-  tt_library(tt_core engine/core ROOMS os)
+  tt_library(tt_core engine/core ROOMS memory os)
   tt_library(tt_program engine/program tt_core)
   tt_library(tt_ops engine/ops tt_program
              ROOMS pointwise reduction nn linalg windows arrangement random)
