@@ -25,6 +25,13 @@ std::int64_t piece_of(std::int64_t lines, std::int64_t length) {
   return static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(length))));
 }
 
+// The dtype of the running result. As on the CPU, sums and products of float32 numbers have double
+// precision, because they would stop growing in long lines otherwise.
+DType running_of(ScanKind kind, DType compute) {
+  if (kind == kMax || kind == kMin) return compute;
+  return compute == DType::kF32 ? DType::kF64 : compute == DType::kC64 ? DType::kC128 : compute;
+}
+
 template <ScanKind kKind>
 Status scan(KernelCall& call, Work& work) {
   const TensorArg &x = call.in[0], &y = call.out[0];
@@ -42,6 +49,7 @@ Status scan(KernelCall& call, Work& work) {
   cpu::with_any_compute_type(y.dtype, [&](auto a) { compute = cpu::kDTypeOf<decltype(a)>; });
   constexpr bool kFinds = kKind == kMax || kKind == kMin;
   const DType element = x.dtype == y.dtype ? y.dtype : compute;
+  const DType running = running_of(kKind, compute);
   RowMajorCall memory(call, work);
   p.x = memory.read(x, element);
   p.y = memory.write(y, element);
@@ -51,15 +59,15 @@ Status scan(KernelCall& call, Work& work) {
   if (p.pieces > 1) {
     const std::int64_t lines = p.n;
     p.n = lines * p.pieces;
-    p.totals = memory.room(p.n, core::size_of(compute));
+    p.totals = memory.room(p.n, core::size_of(running));
     if (kFinds) p.best = static_cast<std::int64_t*>(memory.room(p.n, sizeof(std::int64_t)));
     TT_RETURN_IF_ERROR(memory.status());
-    TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kScanPieces, {element, compute}, kKind}, p));
+    TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kScanPieces, {element, running}, kKind}, p));
     calls::ScanCall carries = p;
     carries.n = lines;
-    TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kScanCarries, {compute}, kKind}, carries));
+    TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kScanCarries, {running}, kKind}, carries));
   }
-  return memory.finish({Recipe::kScanLine, {element, compute}, kKind}, p);
+  return memory.finish({Recipe::kScanLine, {element, running}, kKind}, p);
 }
 
 }  // namespace
