@@ -152,6 +152,7 @@ void LeaseReaper::work() {
       }
       busy_ = task || dead;
     }
+    core::refill_reserve();  // Each time: with much to do, this thread never waits.
     if (task) {
       task();
       task = nullptr;
@@ -159,7 +160,6 @@ void LeaseReaper::work() {
       destroy_now(*dead);
       dead.reset();
     } else {
-      core::refill_reserve();
       // If memory is short, the check is repeated the next time.
       (void)core::with_memory("a look at the sessions", [&] {
         look_at_all();
