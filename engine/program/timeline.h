@@ -30,7 +30,7 @@ struct Timeline {
   std::uint64_t now = 0;  // time at which this timeline was read
   std::vector<Span> spans;
   std::vector<Arrival> arrivals;
-  std::uint64_t dropped = 0;  // spans and arrivals dropped so far, because the buffer was full
+  std::uint64_t dropped = 0;  // spans and arrivals for which there was no room or no memory
   bool more = false;          // more entries remain to be read
 };
 

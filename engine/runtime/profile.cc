@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 
 #include "engine/core/clock.h"
 #include "engine/runtime/lanes/lanes.h"
@@ -15,6 +16,18 @@ std::vector<T> take_front(std::vector<T>& from, std::size_t most) {
   std::vector<T> taken(std::make_move_iterator(from.begin()), std::make_move_iterator(end));
   from.erase(from.begin(), end);
   return taken;
+}
+
+// Appends an entry, or counts it as dropped if there is no room or no memory.
+template <class T>
+void append(std::vector<T>& entries, const T& entry, std::uint64_t& dropped) noexcept try {
+  if (entries.size() < Profile::kMax) {
+    entries.push_back(entry);
+  } else {
+    ++dropped;
+  }
+} catch (const std::bad_alloc&) {
+  ++dropped;
 }
 
 }  // namespace
@@ -31,24 +44,16 @@ void Profile::turn(bool on) {
   on_ = on;
 }
 
-void Profile::add(const program::Span& span) {
+void Profile::add(const program::Span& span) noexcept {
   core::MutexLock lock(mu_);
-  if (recorded_.spans.size() < kMax) {
-    recorded_.spans.push_back(span);
-  } else {
-    ++recorded_.dropped;
-  }
+  append(recorded_.spans, span, recorded_.dropped);
 }
 
 void Profile::arrived(std::uint64_t first_seq, std::uint64_t commands) {
   if (!on()) return;
   const std::uint64_t at = core::now_ns();
   core::MutexLock lock(mu_);
-  if (recorded_.arrivals.size() < kMax) {
-    recorded_.arrivals.push_back({at, first_seq, commands});
-  } else {
-    ++recorded_.dropped;
-  }
+  append(recorded_.arrivals, program::Arrival{at, first_seq, commands}, recorded_.dropped);
 }
 
 program::Timeline Profile::take(std::size_t most) {

@@ -18,7 +18,8 @@ class Profile {
   bool on() const { return on_.load(std::memory_order_relaxed); }
   // Turning it on discards earlier records.
   void turn(bool on);
-  void add(const program::Span& span);
+  // Destructors call it; without memory the span is dropped.
+  void add(const program::Span& span) noexcept;
   void arrived(std::uint64_t first_seq, std::uint64_t commands);
   // Removes and returns the oldest entries, at most `most` of each kind.
   program::Timeline take(std::size_t most);

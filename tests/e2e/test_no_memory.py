@@ -167,6 +167,6 @@ def test_every_allocation(start_daemon, tt, tmp_path, request_of):
             assert compute(tt, other, daemon)
         session.close()
     print(f"{request_of.__name__}: {failed} of {count} allocations failed, {ended} of them ended the daemon")
-    # None is known that does, except in a request of HTTP and in a Hello (docs/faults.md).
-    assert ended <= (0 if request_of in COMPUTING else failed // 8)
+    # No allocation is known that does; of those that were not tested, a few may be inside of gRPC (docs/faults.md).
+    assert ended <= (0 if request_of in COMPUTING else failed // 20)
     assert failed > min(count, most) // 3
