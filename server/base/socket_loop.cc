@@ -77,7 +77,13 @@ void SocketLoop::arm(std::uint64_t number, int socket, std::uint32_t events) {
     MutexLock lock(mutex_);
     const auto found = registrations_.find(number);
     if (found == registrations_.end()) return;
-    found->second.armed = true;
+    Registration& registration = found->second;
+    if (registration.running) {
+      registration.next_socket = socket;
+      registration.next_events = events;
+      return;
+    }
+    registration.armed = true;
   }
   control(epoll_, EPOLL_CTL_MOD, socket, number, events | EPOLLONESHOT);
 }
@@ -92,11 +98,28 @@ void SocketLoop::remove(std::uint64_t number, int socket) {
   registrations_.erase(found);
 }
 
-std::shared_ptr<SocketLoop::Handler> SocketLoop::disarm(std::uint64_t number) {
+std::shared_ptr<SocketLoop::Handler> SocketLoop::begin_call(std::uint64_t number) {
   MutexLock lock(mutex_);
   const auto found = registrations_.find(number);
   if (found == registrations_.end() || !std::exchange(found->second.armed, false)) return nullptr;
+  found->second.running = true;
   return found->second.handler;
+}
+
+void SocketLoop::end_call(std::uint64_t number) {
+  int socket = -1;
+  std::uint32_t events = 0;
+  {
+    MutexLock lock(mutex_);
+    const auto found = registrations_.find(number);
+    if (found == registrations_.end()) return;
+    Registration& registration = found->second;
+    registration.running = false;
+    socket = std::exchange(registration.next_socket, -1);
+    events = registration.next_events;
+    registration.armed = socket >= 0;
+  }
+  if (socket >= 0) control(epoll_, EPOLL_CTL_MOD, socket, number, events | EPOLLONESHOT);
 }
 
 void SocketLoop::serve() {
@@ -104,7 +127,10 @@ void SocketLoop::serve() {
     epoll_event event{};
     if (epoll_wait(epoll_.get(), &event, 1, -1) <= 0) continue;
     if (event.data.u64 == kStopNumber) return;
-    if (const auto handler = disarm(event.data.u64)) handler->on_event();
+    if (const auto handler = begin_call(event.data.u64)) {
+      handler->on_event();
+      end_call(event.data.u64);
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // SocketLoop: a few threads that wait for events of sockets, and pass each event to the object that
-// registered the socket. A socket reports one event and then none until it is armed again, so at
-// most one thread at a time handles the events of a socket.
+// registered the socket. A socket reports one event and then none until it is armed again. A socket
+// that is armed during a call of its handler reports the next event after the call, so the calls of
+// a handler do not overlap, whichever thread arms the socket.
 #pragma once
 
 #include <cstdint>
@@ -48,12 +49,17 @@ class SocketLoop {
     // Whether an event may be passed on. epoll reports that a connection has ended even if no
     // event was requested.
     bool armed = false;
+    bool running = false;  // Whether a thread is about to call the handler, or is in the call.
+    // What arm() requested meanwhile. The socket is -1 if nothing was.
+    int next_socket = -1;
+    std::uint32_t next_events = 0;
   };
 
   SocketLoop() = default;
   void serve();
-  // Returns the handler for an event of its socket. Null if the socket is not armed.
-  std::shared_ptr<Handler> disarm(std::uint64_t number);
+  // Returns the handler to call for an event of its socket. Null if the socket is not armed.
+  std::shared_ptr<Handler> begin_call(std::uint64_t number);
+  void end_call(std::uint64_t number);
 
   core::UniqueFd epoll_, stop_;
   core::Mutex mutex_;
