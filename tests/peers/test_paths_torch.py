@@ -47,7 +47,8 @@ OURS = {
     "distributed": {"Mesh", "PerRank", "Rank", "admit", "connect_mesh", "members"},
     "distributed.checkpoint": {"state_dict"},
     "distributed.fsdp": {"ShardedParameter"}, "distributed.nn": {"recv", "send"},
-    "distributed.nn.functional": {"recv", "send"}, "onnx": {"OnnxError", "OnnxModel", "load"},
+    "distributed.nn.functional": {"recv", "send"}, "nested": {"NestedTensor"},
+    "onnx": {"OnnxError", "OnnxModel", "load"},
 }  # fmt: skip
 # Modules with the functional forms of optimizers, which teletensor does not have.
 FUNCTIONAL = {"adadelta", "adagrad", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop"}
