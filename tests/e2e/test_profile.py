@@ -118,7 +118,7 @@ def test_an_error_in_the_block_goes_on_and_the_profile_is_there(session, tt):
 
 
 def test_more_than_it_holds_is_counted(session, tt):
-    x = tt.ones(3, requires_grad=True)  # what is recorded is not run together with other repetitions
+    x = tt.ones(64, 65, requires_grad=True)  # too many elements to be run together with other repetitions
     with session.profile() as p:
         for _ in range(140_000):
             y = x.exp()
