@@ -33,7 +33,8 @@ class KnownCall {
   bool fits(std::span<Handle* const> operands, std::uint64_t interner) const;
   // The same for operands of these layouts, without those that are no tensors.
   bool fits(std::span<const Tensor> operands, std::uint64_t interner) const;
-  // What an operand, or all operands, mean for the tape. kView: the tape must look at a base.
+  // Whether an operand, or any operand of a call, requires a gradient. kView means that the tape
+  // has to find out, because the operand is a view whose history may be that of its base.
   enum class History : std::uint8_t { kNone, kGradient, kView };
   static History history_of(const Handle& h) {
     if (h.is_view()) return History::kView;

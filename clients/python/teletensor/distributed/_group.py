@@ -137,7 +137,7 @@ class ProcessGroup:
 
     @property
     def incarnation(self) -> int:
-        """A number that changes when lost ranks come back to the group."""
+        """A number that changes when lost ranks have joined the group again."""
         return self._number
 
     def members(self) -> list[int]:

@@ -153,7 +153,7 @@ class Guards:
         return f" It reads {place}, which is another one now." if place else ""
 
     def advice(self) -> str:
-        """What a program can do for a step that is not the same in each call, for a message."""
+        """The advice of a message about a step that differs between calls: what the program can change."""
         said: dict[str, None] = {}  # in order
         for optimizer in self._optimizers.values():
             name, group = type(optimizer).__name__, optimizer.param_groups[0]

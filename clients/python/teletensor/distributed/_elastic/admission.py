@@ -1,4 +1,4 @@
-"""Lets processes come back to an elastic world, under ranks that it has lost.
+"""Lets restarted processes join an elastic world again, under ranks that it has lost.
 
 While the world continues without some ranks, the others have joined its next incarnation, which forms when
 all ranks are there (docs/design/0026). They agree in the present one to use it, after its state has been
