@@ -256,7 +256,7 @@ void convolution_jvp(JvpContext& c) {
   if (const Var dx = c.tangent(0); !dx.absent()) add(apply(op, {dx, c.operand(1), Var()}, a));
   if (const Var dw = c.tangent(1); !dw.absent()) add(apply(op, {c.operand(0), dw, Var()}, a));
   if (const Var db = c.tangent(2); !db.absent()) {
-    const Dims& shape = c.result(0).shape();
+    const Dims shape = c.result(0).shape();
     Dims wide(shape.size(), 1);
     wide[1] = shape.size() > 1 ? shape[1] : 1;
     add(expand(reshape(db, wide), shape));
